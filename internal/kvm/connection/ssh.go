@@ -1,0 +1,268 @@
+package connection
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"golang.org/x/crypto/ssh"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+)
+
+// keepaliveInterval is how often an SSH connection is asked whether it is
+// alive, and how long the answer may take.
+const keepaliveInterval = 15 * time.Second
+
+// sshTransport reaches a daemon through an SSH server that forwards to the
+// daemon's unix socket (direct-streamlocal@openssh.com). All connections to a
+// host share one SSH connection.
+type sshTransport struct {
+	host      Host
+	endpoint  endpoint
+	keepalive time.Duration
+
+	dialling chan struct{} // held by the one that logs in
+
+	mu     sync.Mutex
+	closed bool
+	client *sshClient // nil when there is none
+}
+
+func newSSHTransport(h Host, e endpoint) *sshTransport {
+	return &sshTransport{host: h, endpoint: e, keepalive: keepaliveInterval, dialling: make(chan struct{}, 1)}
+}
+
+// open forwards to the first of the daemon's sockets that takes the
+// connection.
+func (t *sshTransport) open(ctx context.Context) (net.Conn, error) {
+	client, reused, err := t.login(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := t.forward(ctx, client)
+	var broken *brokenError
+	if reused && errors.As(err, &broken) {
+		// it broke while nobody used it, which no one needs to hear of
+		if client, _, err = t.login(ctx); err != nil {
+			return nil, err
+		}
+		conn, err = t.forward(ctx, client)
+	}
+	return conn, err
+}
+
+// close ends the SSH connection, and all that it carries.
+func (t *sshTransport) close() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	if t.client != nil {
+		_ = t.client.Close()
+		t.client = nil
+	}
+}
+
+// login gives the SSH connection, and makes it where there is none; reused
+// tells which.
+func (t *sshTransport) login(ctx context.Context) (client *sshClient, reused bool, err error) {
+	select {
+	case t.dialling <- struct{}{}:
+		defer func() { <-t.dialling }()
+	case <-ctx.Done():
+		return nil, false, t.timedOut(ctx, "waiting for another login to end")
+	}
+	t.mu.Lock()
+	client = t.client
+	t.mu.Unlock()
+	if client != nil && !client.isGone() {
+		return client, true, nil
+	}
+	raw, err := t.dial(ctx)
+	if err != nil {
+		return nil, false, err
+	}
+	client = &sshClient{Client: raw, gone: make(chan struct{})}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		_ = raw.Close()
+		return nil, false, errPoolClosed
+	}
+	t.client = client
+	go client.watch()
+	go client.keepAlive(t.keepalive)
+	return client, false, nil
+}
+
+// forward opens a channel to the daemon's socket.
+func (t *sshTransport) forward(ctx context.Context, client *sshClient) (net.Conn, error) {
+	var failures []error
+	for _, path := range t.endpoint.sockets {
+		conn, err := client.DialContext(ctx, "unix", path)
+		var refused *ssh.OpenChannelError
+		switch {
+		case err == nil:
+			client.carry()
+			return &forwardedConn{Conn: conn, client: client}, nil
+		case errors.As(err, &refused) && refused.Reason == ssh.Prohibited:
+			return nil, &egress.Fault{
+				Kind:   egress.ErrPermanent,
+				Cause:  fmt.Errorf("the SSH server forbids forwarding to %s: %w", path, err),
+				Remedy: "Set `AllowStreamLocalForwarding yes` in that machine's sshd_config, and see that the key's options in authorized_keys do not restrict it.",
+			}
+		case errors.As(err, &refused):
+			failures = append(failures, fmt.Errorf("%s: %s", path, refused.Message))
+		default:
+			t.drop(client)
+			if ctx.Err() != nil {
+				return nil, t.timedOut(ctx, "waiting for the SSH server to open "+path)
+			}
+			return nil, &egress.Fault{
+				Kind:  egress.ErrUnreachable,
+				Cause: &brokenError{path: path, cause: err},
+			}
+		}
+	}
+	return nil, &egress.Fault{
+		Kind:  egress.ErrUnreachable,
+		Cause: fmt.Errorf("the SSH server could not open the daemon's socket: %w", joined(failures)),
+		Remedy: fmt.Sprintf("See that libvirtd (or virtqemud) runs on %s and that %s may open its socket (usually `usermod -aG libvirt %s`), or name the socket: ?socket=/path in the URI.",
+			t.endpoint.host, t.endpoint.user, t.endpoint.user),
+	}
+}
+
+// brokenError says that the SSH connection broke while it was to open a
+// channel.
+type brokenError struct {
+	path  string
+	cause error
+}
+
+func (e *brokenError) Error() string {
+	return fmt.Sprintf("the SSH connection broke while opening %s: %v", e.path, e.cause)
+}
+func (e *brokenError) Unwrap() error { return e.cause }
+
+// drop keeps new connections off an SSH connection that did not do its work,
+// and ends it as soon as nothing else runs over it.
+func (t *sshTransport) drop(client *sshClient) {
+	t.mu.Lock()
+	if t.client == client {
+		t.client = nil
+	}
+	t.mu.Unlock()
+	client.retire()
+}
+
+// timedOut makes the fault for a context that ended at a stage of connecting.
+func (t *sshTransport) timedOut(ctx context.Context, stage string) error {
+	return &egress.Fault{
+		Kind:   egress.ErrUnreachable,
+		Cause:  fmt.Errorf("%s: %w", stage, context.Cause(ctx)),
+		Remedy: fmt.Sprintf("See whether `ssh -p %s %s@%s true` works from this machine.", t.endpoint.port, t.endpoint.user, t.endpoint.host),
+	}
+}
+
+// sshClient is an SSH connection that knows when it ended and what it carries.
+type sshClient struct {
+	*ssh.Client
+	gone chan struct{} // closed when the connection has ended
+
+	mu      sync.Mutex
+	carried int
+	retired bool
+}
+
+func (c *sshClient) isGone() bool {
+	select {
+	case <-c.gone:
+		return true
+	default:
+		return false
+	}
+}
+
+func (c *sshClient) watch() {
+	_ = c.Wait() // it ends with an error always; what matters is that it ended
+	close(c.gone)
+}
+
+// keepAlive asks the server at each interval whether it is there, as OpenSSH's
+// ServerAliveInterval does, and ends the connection when no answer came before
+// the next. Any answer counts: servers refuse the request, which shows that
+// they live.
+func (c *sshClient) keepAlive(interval time.Duration) {
+	ticker := time.NewTicker(interval)
+	defer ticker.Stop()
+	answered := make(chan error, 1)
+	answered <- nil
+	for {
+		select {
+		case <-ticker.C:
+		case <-c.gone:
+			return
+		}
+		select {
+		case err := <-answered:
+			if err != nil {
+				_ = c.Close()
+				return
+			}
+			go func() {
+				_, _, err := c.SendRequest("keepalive@openssh.com", true, nil)
+				answered <- err
+			}()
+		default:
+			_ = c.Close()
+			return
+		}
+	}
+}
+
+func (c *sshClient) carry() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.carried++
+}
+
+func (c *sshClient) release() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.carried--
+	if c.retired && c.carried == 0 {
+		_ = c.Close()
+	}
+}
+
+func (c *sshClient) retire() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.retired = true
+	if c.carried == 0 {
+		_ = c.Close()
+	}
+}
+
+// forwardedConn is a channel to a daemon's socket.
+type forwardedConn struct {
+	net.Conn
+	client *sshClient
+	once   sync.Once
+}
+
+// Close closes the channel without waiting: the message that closes it has to
+// queue behind what is being sent, which on a stalled link takes until the
+// keepalive ends the SSH connection.
+func (c *forwardedConn) Close() error {
+	c.once.Do(func() {
+		go func() {
+			_ = c.Conn.Close()
+			c.client.release()
+		}()
+	})
+	return nil
+}

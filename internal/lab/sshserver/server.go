@@ -1,0 +1,293 @@
+// Package sshserver is an SSH server inside the test's process. It forwards
+// unix sockets (direct-streamlocal@openssh.com, openssh-portable's PROTOCOL,
+// section 2.4) as the SSH server of a hypervisor does, and can stall where
+// real servers and networks do.
+package sshserver
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/crypto/ssh"
+)
+
+// Stall is a point at which the server stops answering.
+type Stall int
+
+// The points at which a server can stall.
+const (
+	// Never answers everything.
+	Never Stall = iota
+	// AtBanner accepts the TCP connection and says nothing.
+	AtBanner
+	// AtKeyExchange sends its version and nothing after it.
+	AtKeyExchange
+	// AtAuth leaves the client's keys unanswered.
+	AtAuth
+	// AtChannel leaves requests to open a channel unanswered.
+	AtChannel
+	// AtKeepalive leaves the client's global requests unanswered.
+	AtKeepalive
+)
+
+// Options are what a server is started with.
+type Options struct {
+	// HostKeys identify the server; at least one.
+	HostKeys []ssh.Signer
+	// AuthorizedKeys may log in, under any user name.
+	AuthorizedKeys []ssh.PublicKey
+	// Stall is where the server stops answering.
+	Stall Stall
+	// ForbidForwarding refuses all channels as "administratively prohibited",
+	// as OpenSSH does with AllowStreamLocalForwarding no.
+	ForbidForwarding bool
+	// Sockets maps the paths that clients ask for to real ones. A path that
+	// it does not hold is refused as a path without a socket is.
+	Sockets map[string]string
+}
+
+// Server is a running SSH server.
+type Server struct {
+	options  Options
+	config   *ssh.ServerConfig
+	listener net.Listener
+	stall    atomic.Int64
+	accepted atomic.Int64
+	loggedIn atomic.Int64
+	channels atomic.Int64
+	stopped  chan struct{}
+
+	mu    sync.Mutex
+	open  map[net.Conn]struct{}
+	asked []string
+	users []string
+	work  sync.WaitGroup
+}
+
+// Start starts a server on a free port of 127.0.0.1.
+func Start(options Options) (*Server, error) {
+	listener, err := new(net.ListenConfig).Listen(context.Background(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("listening for SSH: %w", err)
+	}
+	s := &Server{
+		options:  options,
+		listener: listener,
+		stopped:  make(chan struct{}),
+		open:     map[net.Conn]struct{}{},
+	}
+	s.stall.Store(int64(options.Stall))
+	s.config = &ssh.ServerConfig{PublicKeyCallback: s.authenticate}
+	for _, key := range options.HostKeys {
+		s.config.AddHostKey(key)
+	}
+	s.work.Go(s.accept)
+	return s, nil
+}
+
+// Addr gives the server's host:port.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// SetStall changes where the server stops answering, for what comes next.
+func (s *Server) SetStall(at Stall) { s.stall.Store(int64(at)) }
+
+// Connections gives how many TCP connections were accepted so far.
+func (s *Server) Connections() int { return int(s.accepted.Load()) }
+
+// Logins gives how many clients have authenticated so far.
+func (s *Server) Logins() int { return int(s.loggedIn.Load()) }
+
+// Channels gives how many forwards are open now.
+func (s *Server) Channels() int { return int(s.channels.Load()) }
+
+// Open gives how many TCP connections are open now.
+func (s *Server) Open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
+}
+
+// Asked gives the socket paths that clients asked for, in order.
+func (s *Server) Asked() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.asked)
+}
+
+// Users gives the user names that clients offered a key for, in order.
+func (s *Server) Users() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.users)
+}
+
+// DropAll closes all connections, as a broken network path does.
+func (s *Server) DropAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for conn := range s.open {
+		_ = conn.Close()
+	}
+}
+
+// Close stops the server and waits until all its goroutines have ended.
+func (s *Server) Close() error {
+	s.mu.Lock()
+	select {
+	case <-s.stopped:
+	default:
+		close(s.stopped)
+	}
+	s.mu.Unlock()
+	err := s.listener.Close()
+	s.DropAll()
+	s.work.Wait()
+	if err != nil && !errors.Is(err, net.ErrClosed) {
+		return fmt.Errorf("closing the SSH server: %w", err)
+	}
+	return nil
+}
+
+func (s *Server) stallsAt(at Stall) bool { return Stall(s.stall.Load()) == at }
+
+func (s *Server) authenticate(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
+	s.mu.Lock()
+	s.users = append(s.users, meta.User())
+	s.mu.Unlock()
+	if s.stallsAt(AtAuth) {
+		<-s.stopped
+		return nil, errors.New("server stopped")
+	}
+	for _, authorized := range s.options.AuthorizedKeys {
+		if bytes.Equal(authorized.Marshal(), key.Marshal()) {
+			return &ssh.Permissions{}, nil
+		}
+	}
+	return nil, errors.New("key is not authorized")
+}
+
+func (s *Server) accept() {
+	for {
+		conn, err := s.listener.Accept()
+		if err != nil {
+			return
+		}
+		s.accepted.Add(1)
+		s.mu.Lock()
+		select {
+		case <-s.stopped:
+			s.mu.Unlock()
+			_ = conn.Close()
+			return
+		default:
+		}
+		s.open[conn] = struct{}{}
+		s.mu.Unlock()
+		s.work.Go(func() { s.serve(conn) })
+	}
+}
+
+func (s *Server) serve(conn net.Conn) {
+	defer func() {
+		_ = conn.Close()
+		s.mu.Lock()
+		delete(s.open, conn)
+		s.mu.Unlock()
+	}()
+	switch {
+	case s.stallsAt(AtBanner):
+		_, _ = io.Copy(io.Discard, conn)
+		return
+	case s.stallsAt(AtKeyExchange):
+		if _, err := io.WriteString(conn, "SSH-2.0-stalled\r\n"); err == nil {
+			_, _ = io.Copy(io.Discard, conn)
+		}
+		return
+	}
+	server, channels, requests, err := ssh.NewServerConn(conn, s.config)
+	if err != nil {
+		return
+	}
+	s.loggedIn.Add(1)
+	s.work.Go(func() { s.answerRequests(requests) })
+	for request := range channels {
+		s.work.Go(func() { s.forward(request) })
+	}
+	_ = server.Wait()
+}
+
+// answerRequests refuses every global request, which is how OpenSSH answers a
+// keepalive.
+func (s *Server) answerRequests(requests <-chan *ssh.Request) {
+	for request := range requests {
+		if request.WantReply && !s.stallsAt(AtKeepalive) {
+			_ = request.Reply(false, nil)
+		}
+	}
+}
+
+// forward serves one channel.
+func (s *Server) forward(request ssh.NewChannel) {
+	if s.stallsAt(AtChannel) {
+		return
+	}
+	if s.options.ForbidForwarding {
+		_ = request.Reject(ssh.Prohibited, "open failed")
+		return
+	}
+	if request.ChannelType() != "direct-streamlocal@openssh.com" {
+		_ = request.Reject(ssh.UnknownChannelType, "unknown channel type")
+		return
+	}
+	var target struct {
+		Path      string
+		Reserved0 string
+		Reserved1 uint32
+	}
+	if err := ssh.Unmarshal(request.ExtraData(), &target); err != nil {
+		_ = request.Reject(ssh.ConnectionFailed, "malformed request")
+		return
+	}
+	s.mu.Lock()
+	s.asked = append(s.asked, target.Path)
+	s.mu.Unlock()
+	path, ok := s.options.Sockets[target.Path]
+	if !ok {
+		_ = request.Reject(ssh.ConnectionFailed, "open failed")
+		return
+	}
+	socket, err := new(net.Dialer).DialContext(context.Background(), "unix", path)
+	if err != nil {
+		_ = request.Reject(ssh.ConnectionFailed, "open failed")
+		return
+	}
+	channel, requests, err := request.Accept()
+	if err != nil {
+		_ = socket.Close()
+		return
+	}
+	s.channels.Add(1)
+	defer s.channels.Add(-1)
+	go ssh.DiscardRequests(requests)
+	splice(channel, socket)
+}
+
+// splice copies both ways until either side ends, then closes both.
+func splice(a, b io.ReadWriteCloser) {
+	var copies sync.WaitGroup
+	one := func(to, from io.ReadWriteCloser) {
+		_, _ = io.Copy(to, from)
+		_ = to.Close()
+		_ = from.Close()
+	}
+	copies.Go(func() { one(a, b) })
+	copies.Go(func() { one(b, a) })
+	copies.Wait()
+}
