@@ -54,7 +54,7 @@ func (s Source) openURL(ctx context.Context, u *url.URL, doing string) (io.ReadC
 	if err != nil {
 		return nil, 0, err
 	}
-	d.body, d.size, d.validator = resp.Body, resp.ContentLength, validator(resp.Header)
+	d.body, d.size, d.validator = resp.body, resp.length, validator(resp.header)
 	return d, d.size, nil
 }
 
@@ -73,8 +73,8 @@ func (d *download) Read(p []byte) (int, error) {
 		n, err := d.body.Read(p)
 		d.offset += int64(n)
 		if err != nil {
-			if err = d.ended(err); err != nil {
-				return 0, err
+			if fatal := d.ended(err); fatal != nil {
+				return 0, fatal
 			}
 		}
 		if n > 0 {
@@ -123,9 +123,9 @@ func (d *download) resume() error {
 	if err != nil {
 		return err
 	}
-	start, total := int64(0), resp.ContentLength
-	if resp.StatusCode == http.StatusPartialContent {
-		start, total, err = contentRange(resp.Header.Get("Content-Range"))
+	start, total := int64(0), resp.length
+	if resp.status == http.StatusPartialContent {
+		start, total, err = contentRange(resp.header.Get("Content-Range"))
 		if err == nil && start != d.offset {
 			err = fmt.Errorf("asked for byte %d on, the server sent those from %d", d.offset, start)
 		}
@@ -134,10 +134,10 @@ func (d *download) resume() error {
 		err = fmt.Errorf("the file changed from %d to %d bytes while it was read", d.size, total)
 	}
 	if err != nil {
-		_ = resp.Body.Close() // of no use
+		_ = resp.body.Close() // of no use
 		return transient(d.doing, err)
 	}
-	d.body = resp.Body
+	d.body = resp.body
 	if start < d.offset {
 		if _, err := io.CopyN(io.Discard, d.body, d.offset); err != nil {
 			if errors.Is(err, io.EOF) {
@@ -150,7 +150,7 @@ func (d *download) resume() error {
 }
 
 // request gets the image from the present offset on, in a few tries.
-func (d *download) request() (*http.Response, error) {
+func (d *download) request() (*response, error) {
 	header := http.Header{}
 	if d.offset > 0 {
 		header.Set("Range", fmt.Sprintf("bytes=%d-", d.offset))

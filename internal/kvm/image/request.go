@@ -27,12 +27,20 @@ type requester struct {
 	stall  time.Duration
 }
 
+// response is a response that carries the image or a part of it.
+type response struct {
+	status int
+	header http.Header
+	length int64 // of the body, -1 when unknown
+	body   io.ReadCloser
+}
+
 // do sends a GET with these headers and follows redirects, but not from https
 // to http: that would give up what the https of the configuration promised.
 // The response is a 200, or a 206 to a request with a Range; closing its body
 // ends the request. The headers of u's own user information do not go to
 // other hosts.
-func (r requester) do(ctx context.Context, u *url.URL, header http.Header) (*http.Response, error) {
+func (r requester) do(ctx context.Context, u *url.URL, header http.Header) (*response, error) {
 	for range maxRedirects + 1 {
 		resp, err := r.send(ctx, u, header)
 		if err != nil {
@@ -50,7 +58,7 @@ func (r requester) do(ctx context.Context, u *url.URL, header http.Header) (*htt
 			_ = resp.Body.Close() // err says why
 			return nil, err
 		}
-		return resp, nil
+		return &response{resp.StatusCode, resp.Header, resp.ContentLength, resp.Body}, nil
 	}
 	return nil, &refusal{fmt.Sprintf("the server redirects more than %d times", maxRedirects), "Use the address of the file itself."}
 }

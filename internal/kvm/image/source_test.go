@@ -1,6 +1,7 @@
 package image
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -84,7 +85,7 @@ func TestLocalFileIsReadWholeAndVerified(t *testing.T) {
 				t.Errorf("SHA256 = %q before the end", r.SHA256())
 			}
 			got, err := io.ReadAll(r)
-			if err != nil || string(got) != string(content) {
+			if err != nil || !bytes.Equal(got, content) {
 				t.Errorf("read %d bytes, %v; want the file's %d", len(got), err, len(content))
 			}
 			if r.SHA256() != sum(content) {
