@@ -1,0 +1,212 @@
+package kvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/digitalocean/go-libvirt"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/cloudinit"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/proxy"
+)
+
+// Create implements egress.Backend.
+func (b *Backend) Create(ctx context.Context, spec egress.Spec) (egress.Instance, error) {
+	h, err := b.host(spec.ID)
+	if err != nil {
+		return egress.Instance{}, err
+	}
+	if err := ValidateName(spec.ID.Name); err != nil {
+		return egress.Instance{}, &egress.Fault{Kind: egress.ErrPermanent, Doing: "checking the instance's name", Host: h.name, Cause: err, Attribute: "name"}
+	}
+	unlock, err := h.locks.lock(ctx, "instance/"+spec.ID.Name)
+	if err != nil {
+		return egress.Instance{}, h.fault("waiting for other work on instance "+spec.ID.Name, err)
+	}
+	defer unlock()
+
+	dom, made, err := b.ensureDomain(ctx, h, spec)
+	if err != nil {
+		if !made {
+			return egress.Instance{}, err
+		}
+		return b.whatExists(ctx, h, spec.ID), err
+	}
+	return b.finish(ctx, h, dom, spec)
+}
+
+// ensureDomain makes sure that the domain is defined as spec wants it. made
+// tells whether anything of this instance exists afterwards, also beside an
+// error.
+func (b *Backend) ensureDomain(ctx context.Context, h *host, spec egress.Spec) (dom libvirt.Domain, made bool, err error) {
+	dom, err = h.findDomain(ctx, spec.ID.Name)
+	switch {
+	case errors.Is(err, egress.ErrNotFound):
+		return b.define(ctx, h, spec)
+	case err != nil:
+		return libvirt.Domain{}, false, err
+	}
+	found, err := h.readDomain(ctx, dom)
+	if err != nil {
+		return libvirt.Domain{}, false, err
+	}
+	if found.metaErr != nil || !found.meta.Unfinished {
+		return libvirt.Domain{}, false, alreadyExists(h, spec.ID, found.metaErr)
+	}
+	state, err := h.domainState(ctx, dom)
+	if err != nil {
+		return libvirt.Domain{}, true, err
+	}
+	if found.meta.Fingerprint == fingerprint(spec) && (!state.dead() || state.State == libvirt.DomainShutoff) {
+		return dom, true, nil
+	}
+	// Ours, unfinished, but of another configuration or broken beyond a
+	// start: nothing depends on it yet, so it is made anew.
+	if err := b.remove(ctx, h, dom, found.meta, 0); err != nil {
+		return libvirt.Domain{}, true, err
+	}
+	return b.define(ctx, h, spec)
+}
+
+// alreadyExists says what is in the way of a new instance.
+func alreadyExists(h *host, id egress.ProviderID, foreign error) error {
+	cause := fmt.Errorf("domain %s exists already and is a finished instance", id.Name)
+	remedy := "If it is yours and not in any Terraform state, adopt it with: terraform import ADDRESS " + id.String() + ". Otherwise choose another name."
+	if foreign != nil {
+		cause = fmt.Errorf("domain %s exists already and was not made by this provider", id.Name)
+		remedy = "Choose another name, or remove the domain. Its import ID would be " + id.String() + "."
+	}
+	return &egress.Fault{Kind: egress.ErrAlreadyExists, Doing: "creating instance " + id.Name, Host: h.name, Cause: cause, Remedy: remedy, Attribute: "name"}
+}
+
+// define makes the volumes and the domain, everything that can be refused
+// first. No domain of this name exists, so nothing uses its volumes.
+func (b *Backend) define(ctx context.Context, h *host, spec egress.Spec) (dom libvirt.Domain, made bool, err error) {
+	pool, err := h.findPool(ctx, spec.KVM.Pool)
+	if err != nil {
+		return libvirt.Domain{}, false, err
+	}
+	if err := h.checkNetwork(ctx, spec.KVM.Network); err != nil {
+		return libvirt.Domain{}, false, err
+	}
+	caps, err := h.capabilities(ctx)
+	if err != nil {
+		return libvirt.Domain{}, false, err
+	}
+	target, err := choosePlatform(caps, spec.KVM.VirtType)
+	if err != nil {
+		return libvirt.Domain{}, false, &egress.Fault{Kind: egress.ErrPermanent, Doing: "choosing the kind of machine for " + spec.ID.Name, Host: h.name, Cause: err,
+			Attribute: "kvm.virt_type", Remedy: "Leave kvm.virt_type out to use what the host can do."}
+	}
+	metadataXML, err := newMetadata(spec, b.now()).encode()
+	if err != nil {
+		return libvirt.Domain{}, false, h.fault("describing instance "+spec.ID.Name, err)
+	}
+	overlay, made, err := h.overlayOnBase(ctx, pool, spec)
+	if err != nil {
+		return libvirt.Domain{}, made, err
+	}
+	mac := MACAddress(h.name, spec.ID.Name)
+	seed, err := h.createSeed(ctx, pool.StoragePool, spec, mac)
+	if err != nil {
+		return libvirt.Domain{}, true, err
+	}
+	definition, err := domainXML(machine{Name: spec.ID.Name, Spec: *spec.KVM, Platform: target, MAC: mac, Overlay: overlay, Seed: seed, MetadataXML: metadataXML})
+	if err != nil {
+		return libvirt.Domain{}, true, h.fault("defining domain "+spec.ID.Name, err)
+	}
+	dom, err = write(ctx, h, "defining domain "+spec.ID.Name, func(lv *libvirt.Libvirt) (libvirt.Domain, error) {
+		return lv.DomainDefineXMLFlags(definition, libvirt.DomainDefineValidate)
+	})
+	return dom, true, err
+}
+
+// finish starts the machine, waits until its proxy forwards, and clears the
+// unfinished mark.
+func (b *Backend) finish(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec) (egress.Instance, error) {
+	addresses, err := b.startAndAwait(ctx, h, dom, spec)
+	if err != nil {
+		return b.whatExists(ctx, h, spec.ID), err
+	}
+	made, err := h.readDomain(ctx, dom)
+	if err == nil && made.metaErr != nil {
+		err = h.fault("reading the metadata of domain "+dom.Name, made.metaErr)
+	}
+	if err == nil {
+		made.meta.Unfinished = false
+		err = h.setMetadata(ctx, dom, made.meta)
+	}
+	if err != nil {
+		return b.whatExists(ctx, h, spec.ID), err
+	}
+	instance := describe(spec.ID, made, domainState{State: libvirt.DomainRunning}, spec.KVM.DiskGiB)
+	instance.Addresses = addresses
+	instance.Ready = true
+	return instance, nil
+}
+
+// whatExists describes an instance after a failure, in a time of its own, so
+// that what was made is known even when the failure was a time-out. What
+// cannot be read is left out; the ID is always there.
+func (b *Backend) whatExists(ctx context.Context, h *host, id egress.ProviderID) egress.Instance {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	instance, err := b.inspect(ctx, h, id)
+	if err != nil {
+		return egress.Instance{ID: id, State: egress.Provisioning, Unfinished: true}
+	}
+	return instance
+}
+
+// seedISO renders what configures the machine on its first boot.
+func seedISO(spec egress.Spec, mac string) ([]byte, error) {
+	var parts []cloudinit.Part
+	if spec.Proxy != nil {
+		setup, err := proxy.Render(*spec.Proxy)
+		if err != nil {
+			return nil, err
+		}
+		files := make([]cloudinit.File, len(setup.Files))
+		for i, f := range setup.Files {
+			files[i] = cloudinit.File(f)
+		}
+		config, err := cloudinit.CloudConfig(files, setup.Commands)
+		if err != nil {
+			return nil, err
+		}
+		parts = append(parts, cloudinit.Part{ContentType: "text/cloud-config", Name: "egressproxy.cfg", Content: config})
+	}
+	if !spec.UserData.IsZero() {
+		own := []byte(spec.UserData.Reveal())
+		contentType, err := cloudinit.DetectContentType(own)
+		if err != nil {
+			return nil, &egress.Fault{Kind: egress.ErrPermanent, Doing: "reading user-data", Cause: err, Attribute: "user_data"}
+		}
+		parts = append(parts, cloudinit.Part{ContentType: contentType, Name: "user-data", Content: own})
+	}
+	userData, err := cloudinit.UserData(parts...)
+	if err != nil {
+		return nil, err
+	}
+	return cloudinit.Seed{
+		InstanceID:    instanceID(spec),
+		Hostname:      spec.ID.Name,
+		UserData:      userData,
+		NetworkConfig: cloudinit.NetworkConfigDHCP(mac),
+	}.ISO()
+}
+
+// probeClient picks the client to probe as: the first, by name, that the
+// policy lets through to the target.
+func probeClient(p egress.Proxy, host string, port int) (string, bool) {
+	for _, name := range slices.Sorted(maps.Keys(p.Clients)) {
+		if proxy.Allows(p, name, host, port) {
+			return name, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,257 @@
+package kvm
+
+import (
+	"errors"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm/image"
+)
+
+var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
+
+// exampleSpec is an instance with everything set.
+func exampleSpec() egress.Spec {
+	return egress.Spec{
+		ID:   egress.ProviderID{Backend: egress.KVM, Location: "hv1", Name: "ci-egress-1"},
+		Tags: egress.Tags{"env": "prod", "owner": `"Platform" <platform@example.com> & friends`},
+		Proxy: &egress.Proxy{
+			HTTPPort: 3128,
+			Clients:  map[string]egress.Client{"ci": {Password: egress.NewSecret("s3cret-pass"), PasswordVersion: 2, AllowDomains: []string{".github.com"}}},
+			Policy:   egress.Policy{Default: egress.Deny, AllowDomains: []string{".example.org"}, AllowPorts: []int{80, 443}},
+		},
+		HealthCheck: egress.HealthCheck{Target: "example.org:443", From: egress.FromClient, Interval: 2 * time.Second},
+		KVM: &egress.KVMSpec{
+			VCPUs: 1, MemoryMiB: 512, DiskGiB: 4, Pool: "default", Network: "default",
+			Image: egress.Image{Name: "debian12", Source: "https://images.example.com/debian-12.qcow2", SHA256: strings.Repeat("ab", 32)},
+		},
+	}
+}
+
+func TestDomainXMLMatchesGoldenFile(t *testing.T) {
+	for name, edit := range map[string]func(*machine){
+		"kvm-x86_64":    func(m *machine) {},
+		"qemu-x86_64":   func(m *machine) { m.Platform.VirtType, m.Platform.CPUMode = "qemu", "maximum" },
+		"kvm-aarch64":   func(m *machine) { m.Platform.Arch, m.Platform.Machine = "aarch64", "virt" },
+		"logical-disks": func(m *machine) { m.Overlay = disk{Path: "/dev/vg0/root", Block: true} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec := exampleSpec()
+			meta, err := newMetadata(spec, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)).encode()
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := machine{
+				Name: spec.ID.Name, Spec: *spec.KVM, MAC: MACAddress("hv1", spec.ID.Name), MetadataXML: meta,
+				Platform: platform{VirtType: "kvm", Arch: "x86_64", Machine: "q35", CPUMode: "host-passthrough"},
+				Overlay:  disk{Path: "/var/lib/libvirt/images/egressproxy-ci-egress-1-root.qcow2"},
+				Seed:     disk{Path: "/var/lib/libvirt/images/egressproxy-ci-egress-1-seed.iso"},
+			}
+			edit(&m)
+			got, err := domainXML(m)
+			if err != nil {
+				t.Fatal(err)
+			}
+			compareGolden(t, "domain-"+name+".xml", got+"\n")
+		})
+	}
+}
+
+func TestVolumeXMLMatchesGoldenFile(t *testing.T) {
+	overlay, err := volumeXML("egressproxy-ci-root.qcow2", "qcow2", 4<<30, &baseImage{Path: "/pool/base.qcow2", Format: image.QCOW2, Capacity: 2 << 30})
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareGolden(t, "volume-overlay.xml", overlay+"\n")
+	seed, err := volumeXML("egressproxy-ci-seed.iso", "raw", 374784, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compareGolden(t, "volume-seed.xml", seed+"\n")
+}
+
+func compareGolden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-golden +got):\n%s", name, diff)
+	}
+}
+
+func TestDefinitionIsReadBackAsTheInstanceItWasMadeFrom(t *testing.T) {
+	spec := exampleSpec()
+	created := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	meta, err := newMetadata(spec, created).encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := domainXML(machine{Name: spec.ID.Name, Spec: *spec.KVM, MAC: "52:54:00:AA:BB:CC", MetadataXML: meta, Platform: platform{VirtType: "kvm", Arch: "x86_64", Machine: "q35"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var definition libvirtxml.Domain
+	if err := definition.Unmarshal(text); err != nil {
+		t.Fatal(err)
+	}
+	parsed, err := parseMetadata(definition.Metadata.XML)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := describe(spec.ID, domain{Domain: definition, meta: parsed}, domainState{State: 1}, 4)
+	proxy := *spec.Proxy
+	proxy.Clients = map[string]egress.Client{"ci": {PasswordVersion: 2, AllowDomains: []string{".github.com"}}}
+	want := egress.Instance{
+		ID: spec.ID, State: egress.Provisioning, Unfinished: true, Tags: spec.Tags, ConfigHash: spec.ConfigHash(),
+		Proxy: &proxy, HealthCheck: spec.HealthCheck, CreatedAt: created,
+		KVM: &egress.KVMInstance{MAC: "52:54:00:aa:bb:cc", VCPUs: 1, MemoryMiB: 512, DiskGiB: 4, Image: "debian12",
+			ImageSHA256: spec.KVM.Image.SHA256, Pool: "default", Network: "default", VirtType: "kvm"},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(egress.Secret{})); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestMetadataHoldsNoPassword(t *testing.T) {
+	text, err := newMetadata(exampleSpec(), time.Now()).encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(text, "s3cret-pass") {
+		t.Errorf("the password is in the metadata: %s", text)
+	}
+}
+
+func TestMetadataIsFoundAmongThatOfOtherTools(t *testing.T) {
+	ours, err := newMetadata(exampleSpec(), time.Now()).encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefixed := strings.NewReplacer("<instance xmlns=", "<egressproxy:instance xmlns:egressproxy=", "</instance>", "</egressproxy:instance>",
+		"<created>", "<egressproxy:created>", "</created>", "</egressproxy:created>").Replace(ours)
+	other := `<libosinfo:libosinfo xmlns:libosinfo="http://libosinfo.org/xmlns/libvirt/domain/1.0"><libosinfo:os id="x"/></libosinfo:libosinfo>`
+	for name, content := range map[string]string{
+		"alone":        ours,
+		"after others": other + "\n  " + ours,
+		"prefixed":     other + prefixed,
+	} {
+		got, err := parseMetadata(content)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		} else if got.CreatedAt.IsZero() || (name != "prefixed" && got.ConfigHash != exampleSpec().ConfigHash()) {
+			t.Errorf("%s: read as %+v", name, got)
+		}
+	}
+	for name, content := range map[string]string{"empty": "", "others only": other, "same name, other namespace": `<instance xmlns="https://example.com"/>`} {
+		if _, err := parseMetadata(content); !errors.Is(err, errForeign) {
+			t.Errorf("%s: got %v, want errForeign", name, err)
+		}
+	}
+}
+
+func TestMetadataRefusesTagsXMLCannotCarry(t *testing.T) {
+	for _, value := range []string{"bell\a", "bad\xffutf8", "line\nbreak"} {
+		spec := exampleSpec()
+		spec.Tags = egress.Tags{"note": value}
+		_, err := newMetadata(spec, time.Now()).encode()
+		var fault *egress.Fault
+		if !errors.As(err, &fault) || fault.Attribute != "tags" {
+			t.Errorf("%q: got %v, want a fault of attribute tags", value, err)
+		}
+	}
+}
+
+func FuzzParseMetadataNeverPanics(f *testing.F) {
+	text, err := newMetadata(exampleSpec(), time.Now()).encode()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(text)
+	f.Add("<a><b/></a>")
+	f.Fuzz(func(t *testing.T, content string) {
+		meta, err := parseMetadata(content)
+		if err != nil {
+			return
+		}
+		again, err := meta.encode()
+		if err != nil {
+			return
+		}
+		if _, err := parseMetadata(again); err != nil {
+			t.Errorf("what was read cannot be read again: %v", err)
+		}
+	})
+}
+
+func TestFingerprintChangesWithWhatNeedsAnotherMachine(t *testing.T) {
+	base := fingerprint(exampleSpec())
+	for name, edit := range map[string]func(*egress.Spec){
+		"vcpus":            func(s *egress.Spec) { s.KVM.VCPUs = 2 },
+		"memory":           func(s *egress.Spec) { s.KVM.MemoryMiB = 1024 },
+		"disk":             func(s *egress.Spec) { s.KVM.DiskGiB = 8 },
+		"image":            func(s *egress.Spec) { s.KVM.Image.SHA256 = strings.Repeat("cd", 32) },
+		"pool":             func(s *egress.Spec) { s.KVM.Pool = "fast" },
+		"network":          func(s *egress.Spec) { s.KVM.Network = "dmz" },
+		"password version": func(s *egress.Spec) { s.Proxy.Clients = map[string]egress.Client{"ci": {PasswordVersion: 3}} },
+		"user-data":        func(s *egress.Spec) { s.UserData = egress.NewSecret("#!/bin/sh") },
+	} {
+		spec := exampleSpec()
+		edit(&spec)
+		if fingerprint(spec) == base {
+			t.Errorf("%s: the fingerprint stayed the same", name)
+		}
+	}
+	for name, edit := range map[string]func(*egress.Spec){
+		"tags":         func(s *egress.Spec) { s.Tags = nil },
+		"image source": func(s *egress.Spec) { s.KVM.Image.Source = "/srv/debian-12.qcow2" },
+		"list order":   func(s *egress.Spec) { s.Proxy.Policy.AllowPorts = []int{443, 80} },
+		"password": func(s *egress.Spec) {
+			s.Proxy.Clients["ci"] = egress.Client{Password: egress.NewSecret("x"), PasswordVersion: 2, AllowDomains: []string{".github.com"}}
+		},
+	} {
+		spec := exampleSpec()
+		edit(&spec)
+		if fingerprint(spec) != base {
+			t.Errorf("%s: the fingerprint changed", name)
+		}
+	}
+}
+
+func TestValidateNameRefusesWhatIsNoHostName(t *testing.T) {
+	for _, name := range []string{"a", "ci-egress-1", strings.Repeat("a", 63)} {
+		if err := ValidateName(name); err != nil {
+			t.Errorf("%q refused: %v", name, err)
+		}
+	}
+	for _, name := range []string{"", "-a", "a-", "1a", "Upper", "a.b", "a/b", "a b", "../x", "a\n", "ü", strings.Repeat("a", 64)} {
+		if err := ValidateName(name); err == nil {
+			t.Errorf("%q accepted", name)
+		}
+	}
+}
+
+func TestMACAddressIsStableAndDiffersByHostAndName(t *testing.T) {
+	a := MACAddress("hv1", "ci-1")
+	if a != MACAddress("hv1", "ci-1") || a == MACAddress("hv2", "ci-1") || a == MACAddress("hv1", "ci-2") {
+		t.Errorf("not a function of host and name: %s", a)
+	}
+	if !strings.HasPrefix(a, "52:54:00:") || len(a) != 17 {
+		t.Errorf("%q is not a MAC address of QEMU's", a)
+	}
+}

@@ -1,0 +1,219 @@
+package kvm
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/digitalocean/go-libvirt"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm/connection"
+)
+
+// host is one hypervisor and what this process knows of it.
+type host struct {
+	name string
+	pool *connection.Pool
+	// locks serialises work on one thing of this host, by a key such as
+	// "instance/NAME" or "base/POOL/SHA256".
+	locks keyedLocks
+
+	// caps is under the lock "capabilities"; nil until asked for.
+	caps *libvirtxml.Caps
+}
+
+func newHost(name string, pool *connection.Pool) *host {
+	return &host{name: name, pool: pool}
+}
+
+// read makes a call that may be repeated and explains its failure. The answer
+// goes through a channel, since a call that was given up may still answer later.
+func read[T any](ctx context.Context, h *host, doing string, fn func(*libvirt.Libvirt) (T, error)) (T, error) {
+	return ask(h, doing, func(fn func(*libvirt.Libvirt) error) error { return h.pool.Read(ctx, doing, fn) }, fn)
+}
+
+// write makes one attempt at a call that changes something, and explains its
+// failure.
+func write[T any](ctx context.Context, h *host, doing string, fn func(*libvirt.Libvirt) (T, error)) (T, error) {
+	return ask(h, doing, func(fn func(*libvirt.Libvirt) error) error { return h.pool.Write(ctx, doing, fn) }, fn)
+}
+
+// do is write for a call without an answer.
+func (h *host) do(ctx context.Context, doing string, fn func(*libvirt.Libvirt) error) error {
+	return h.fault(doing, h.pool.Write(ctx, doing, fn))
+}
+
+func ask[T any](h *host, doing string, call func(func(*libvirt.Libvirt) error) error, fn func(*libvirt.Libvirt) (T, error)) (T, error) {
+	answers := make(chan T, 2) // the pool may repeat a call once
+	err := call(func(lv *libvirt.Libvirt) error {
+		answer, err := fn(lv)
+		if err == nil {
+			answers <- answer
+		}
+		return err
+	})
+	if err != nil {
+		var none T
+		return none, h.fault(doing, err)
+	}
+	return <-answers, nil
+}
+
+// capabilities asks the daemon once; they change only with the machine's
+// packages.
+func (h *host) capabilities(ctx context.Context) (libvirtxml.Caps, error) {
+	unlock, err := h.locks.lock(ctx, "capabilities")
+	if err != nil {
+		return libvirtxml.Caps{}, h.fault("reading the host's capabilities", err)
+	}
+	defer unlock()
+	if h.caps != nil {
+		return *h.caps, nil
+	}
+	doing := "reading the host's capabilities"
+	text, err := read(ctx, h, doing, func(lv *libvirt.Libvirt) ([]byte, error) { return lv.Capabilities() })
+	if err != nil {
+		return libvirtxml.Caps{}, err
+	}
+	caps := new(libvirtxml.Caps)
+	if err := caps.Unmarshal(string(text)); err != nil {
+		return libvirtxml.Caps{}, h.fault(doing, err)
+	}
+	h.caps = caps
+	return *caps, nil
+}
+
+// findDomain looks a domain up by name. It returns egress.ErrNotFound only
+// when the daemon said so.
+func (h *host) findDomain(ctx context.Context, name string) (libvirt.Domain, error) {
+	return read(ctx, h, "looking up domain "+name, func(lv *libvirt.Libvirt) (libvirt.Domain, error) {
+		return lv.DomainLookupByName(name)
+	})
+}
+
+func (h *host) domainState(ctx context.Context, dom libvirt.Domain) (domainState, error) {
+	return read(ctx, h, "reading the state of domain "+dom.Name, func(lv *libvirt.Libvirt) (domainState, error) {
+		state, reason, err := lv.DomainGetState(dom, 0)
+		return domainState{State: libvirt.DomainState(state), Reason: reason}, err
+	})
+}
+
+// domain is a domain's persistent definition and our metadata in it.
+type domain struct {
+	libvirtxml.Domain
+	meta metadata
+	// metaErr says why meta is empty: errForeign when there is none.
+	metaErr error
+}
+
+func (h *host) readDomain(ctx context.Context, dom libvirt.Domain) (domain, error) {
+	doing := "reading the definition of domain " + dom.Name
+	text, err := read(ctx, h, doing, func(lv *libvirt.Libvirt) (string, error) {
+		return lv.DomainGetXMLDesc(dom, libvirt.DomainXMLInactive)
+	})
+	if err != nil {
+		return domain{}, err
+	}
+	var d domain
+	if err := d.Unmarshal(text); err != nil {
+		return domain{}, h.fault(doing, err)
+	}
+	if d.Metadata == nil {
+		d.metaErr = errForeign
+		return d, nil
+	}
+	d.meta, d.metaErr = parseMetadata(d.Metadata.XML)
+	return d, nil
+}
+
+// setMetadata replaces our element in the domain's persistent definition,
+// which is the one that is read back.
+func (h *host) setMetadata(ctx context.Context, dom libvirt.Domain, meta metadata) error {
+	doing := "storing metadata on domain " + dom.Name
+	text, err := meta.encode()
+	if err != nil {
+		return h.fault(doing, err)
+	}
+	return h.do(ctx, doing, func(lv *libvirt.Libvirt) error {
+		return lv.DomainSetMetadata(dom, int32(libvirt.DomainMetadataElement), libvirt.OptString{text},
+			libvirt.OptString{"egressproxy"}, libvirt.OptString{metadataNamespace}, libvirt.DomainAffectConfig)
+	})
+}
+
+// startDomain starts a domain that is shut off.
+func (h *host) startDomain(ctx context.Context, dom libvirt.Domain) error {
+	err := h.do(ctx, "starting domain "+dom.Name, func(lv *libvirt.Libvirt) error {
+		_, err := lv.DomainCreateWithFlags(dom, 0)
+		return err
+	})
+	if isCode(err, libvirt.ErrOperationInvalid) {
+		// It runs already: somebody, or an earlier call whose answer was
+		// lost, started it.
+		if state, stateErr := h.domainState(ctx, dom); stateErr == nil && state.active() {
+			return nil
+		}
+	}
+	return err
+}
+
+// checkNetwork makes sure, before anything is made, that the machine will find
+// its network.
+func (h *host) checkNetwork(ctx context.Context, name string) error {
+	doing := "looking up network " + name
+	active, err := read(ctx, h, doing, func(lv *libvirt.Libvirt) (bool, error) {
+		network, err := lv.NetworkLookupByName(name)
+		if err != nil {
+			return false, err
+		}
+		active, err := lv.NetworkIsActive(network)
+		return active != 0, err
+	})
+	switch {
+	case isCode(err, libvirt.ErrNoNetwork):
+		return &egress.Fault{Kind: egress.ErrPermanent, Doing: doing, Host: h.name, Cause: errors.New("there is no such network"), Attribute: "kvm.network",
+			Remedy: "Name a libvirt network of the host (virsh net-list --all), or define this one."}
+	case err != nil:
+		return err
+	case !active:
+		return &egress.Fault{Kind: egress.ErrPermanent, Doing: doing, Host: h.name, Cause: errors.New("the network is not active"), Attribute: "kvm.network",
+			Remedy: "Start it on the host: virsh net-start " + name}
+	}
+	return nil
+}
+
+// keyedLocks gives each key a lock that can be waited for with a context.
+type keyedLocks struct {
+	mutex sync.Mutex
+	held  map[string]chan struct{}
+}
+
+// lock waits until nobody holds key, and holds it until the returned function
+// is called.
+func (l *keyedLocks) lock(ctx context.Context, key string) (unlock func(), err error) {
+	for {
+		l.mutex.Lock()
+		if l.held == nil {
+			l.held = make(map[string]chan struct{})
+		}
+		released, busy := l.held[key]
+		if !busy {
+			mine := make(chan struct{})
+			l.held[key] = mine
+			l.mutex.Unlock()
+			return func() {
+				l.mutex.Lock()
+				delete(l.held, key)
+				l.mutex.Unlock()
+				close(mine)
+			}, nil
+		}
+		l.mutex.Unlock()
+		select {
+		case <-released:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,88 @@
+// Package kvm runs egress proxies as libvirt domains: QEMU/KVM machines on any
+// number of hosts, each reached over a unix socket or SSH.
+//
+// Creation is one flow of repeatable steps: base image, overlay, seed, define,
+// start, wait until the proxy forwards, clear the unfinished mark. Whatever
+// point a run stopped at, the next one goes on from there.
+package kvm
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm/connection"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/probe"
+)
+
+// Config is what the backend knows of the world.
+type Config struct {
+	// Hosts are the hypervisors, by the name that instances refer to.
+	Hosts map[string]connection.Host
+	// ShutdownGrace is how long a guest may take to shut down by itself when
+	// its instance is deleted, before it is ended. Zero means 20 s.
+	ShutdownGrace time.Duration
+}
+
+// Backend is the egress.Backend for libvirt hosts.
+type Backend struct {
+	hosts         map[string]*host
+	now           func() time.Time
+	probe         func(context.Context, probe.Probe) error
+	shutdownGrace time.Duration
+	// pollInterval is the time between two looks at a machine's state.
+	pollInterval time.Duration
+}
+
+var _ egress.Backend = (*Backend)(nil)
+
+// New makes a backend. It talks to nobody: hosts are dialled at first use.
+func New(config Config) *Backend {
+	b := &Backend{
+		hosts:         make(map[string]*host, len(config.Hosts)),
+		now:           time.Now,
+		probe:         func(ctx context.Context, p probe.Probe) error { return p.Run(ctx) },
+		shutdownGrace: cmp.Or(config.ShutdownGrace, 20*time.Second),
+		pollInterval:  time.Second,
+	}
+	for name, h := range config.Hosts {
+		b.hosts[name] = newHost(name, connection.New(h))
+	}
+	return b
+}
+
+// Close ends all connections.
+func (b *Backend) Close() error {
+	var errs []error
+	for _, name := range slices.Sorted(maps.Keys(b.hosts)) {
+		errs = append(errs, b.hosts[name].pool.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// host gives the host an ID names, or says which there are.
+func (b *Backend) host(id egress.ProviderID) (*host, error) {
+	if id.Backend != egress.KVM {
+		return nil, fmt.Errorf("instance %s is not on a libvirt host", id)
+	}
+	if h, ok := b.hosts[id.Location]; ok {
+		return h, nil
+	}
+	known := strings.Join(slices.Sorted(maps.Keys(b.hosts)), ", ")
+	if known == "" {
+		known = "none"
+	}
+	return nil, &egress.Fault{
+		Kind:      egress.ErrPermanent,
+		Doing:     fmt.Sprintf("finding the host of instance %s", id.Name),
+		Cause:     fmt.Errorf("the provider's kvm.hosts has no host %q; it has: %s", id.Location, known),
+		Remedy:    "Add the host to kvm.hosts in the provider block, or correct kvm.host.",
+		Attribute: "kvm.host",
+	}
+}

@@ -1,0 +1,199 @@
+package kvm
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"encoding/xml"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+)
+
+// metadataNamespace marks a domain as ours: libvirt keeps one element per
+// namespace in a domain's <metadata> and never touches it.
+const metadataNamespace = "https://github.com/egressproxy/terraform-provider-egressproxy/instance/v1"
+
+// metadata is what we keep on a domain: everything about the instance that the
+// domain's own XML cannot tell. It holds no secret.
+type metadata struct {
+	Unfinished  bool
+	CreatedAt   time.Time
+	Fingerprint string // of the whole Spec: see fingerprint
+	ConfigHash  string
+	Image       egress.Image // Name and SHA256; the source is not kept
+	Pool        string
+	Tags        egress.Tags
+	Proxy       *egress.Proxy
+	HealthCheck egress.HealthCheck
+}
+
+// newMetadata describes an instance whose creation begins now.
+func newMetadata(spec egress.Spec, now time.Time) metadata {
+	return metadata{
+		Unfinished:  true,
+		CreatedAt:   now.UTC().Truncate(time.Second),
+		Fingerprint: fingerprint(spec),
+		ConfigHash:  spec.ConfigHash(),
+		Image:       egress.Image{Name: spec.KVM.Image.Name, SHA256: spec.KVM.Image.SHA256},
+		Pool:        spec.KVM.Pool,
+		Tags:        spec.Tags,
+		Proxy:       spec.Proxy,
+		HealthCheck: spec.HealthCheck,
+	}
+}
+
+// fingerprint identifies the machine a Spec asks for, apart from what can be
+// changed in place. A domain left unfinished with the same fingerprint can be
+// continued; any other must be made anew.
+func fingerprint(spec egress.Spec) string {
+	k := spec.KVM
+	sum := sha256.Sum256(fmt.Appendf(nil, "%q %d %d %d %q %q %q %q", spec.ConfigHash(), k.VCPUs, k.MemoryMiB, k.DiskGiB, k.Image.SHA256, k.Pool, k.Network, k.VirtType))
+	return hex.EncodeToString(sum[:])
+}
+
+// metadataElement is metadata as it stands in the domain's XML. The namespace
+// is written as the default one, since encoding/xml writes no prefixes; libvirt
+// may hand it back either way.
+type metadataElement struct {
+	XMLName     xml.Name     `xml:"https://github.com/egressproxy/terraform-provider-egressproxy/instance/v1 instance"`
+	Unfinished  bool         `xml:"unfinished,attr,omitempty"`
+	Created     string       `xml:"created"`
+	Fingerprint string       `xml:"fingerprint"`
+	ConfigHash  string       `xml:"config-hash"`
+	Image       imageElement `xml:"image"`
+	Pool        string       `xml:"pool"`
+	Tags        []tagElement `xml:"tag"`
+	Proxy       string       `xml:"proxy,omitempty"`        // JSON of egress.Proxy
+	HealthCheck string       `xml:"health-check,omitempty"` // JSON of egress.HealthCheck
+}
+
+type imageElement struct {
+	Name   string `xml:"name,attr"`
+	SHA256 string `xml:"sha256,attr"`
+}
+
+type tagElement struct {
+	Key   string `xml:"key,attr"`
+	Value string `xml:"value,attr"`
+}
+
+// encode gives the element to store. It refuses tags with characters that XML
+// cannot carry, which would come back changed.
+func (m metadata) encode() (string, error) {
+	e := metadataElement{
+		Unfinished:  m.Unfinished,
+		Created:     m.CreatedAt.Format(time.RFC3339),
+		Fingerprint: m.Fingerprint,
+		ConfigHash:  m.ConfigHash,
+		Image:       imageElement{Name: m.Image.Name, SHA256: m.Image.SHA256},
+		Pool:        m.Pool,
+	}
+	for _, k := range slices.Sorted(maps.Keys(m.Tags)) {
+		if !isXMLText(k) || !isXMLText(m.Tags[k]) {
+			return "", &egress.Fault{Kind: egress.ErrPermanent, Doing: "storing tags on the domain", Attribute: "tags",
+				Cause:  fmt.Errorf("tag %q = %q holds a control character or invalid UTF-8", k, m.Tags[k]),
+				Remedy: "Use printable text in tag keys and values."}
+		}
+		e.Tags = append(e.Tags, tagElement{Key: k, Value: m.Tags[k]})
+	}
+	if m.Proxy != nil {
+		text, err := json.Marshal(m.Proxy)
+		if err != nil {
+			return "", fmt.Errorf("encoding the proxy's configuration: %w", err)
+		}
+		e.Proxy = string(text)
+	}
+	text, err := json.Marshal(m.HealthCheck)
+	if err != nil {
+		return "", fmt.Errorf("encoding the health check: %w", err)
+	}
+	e.HealthCheck = string(text)
+	out, err := xml.Marshal(e)
+	if err != nil {
+		return "", fmt.Errorf("encoding the domain's metadata: %w", err)
+	}
+	return string(out), nil
+}
+
+// errForeign says that a domain carries no metadata of ours.
+var errForeign = errors.New("the domain was not made by this provider")
+
+// parseMetadata finds our element in the content of a domain's <metadata>,
+// which may hold those of other tools too. It returns errForeign when there is
+// none.
+func parseMetadata(content string) (metadata, error) {
+	decoder := xml.NewDecoder(strings.NewReader(content))
+	for {
+		token, err := decoder.Token()
+		if errors.Is(err, io.EOF) {
+			return metadata{}, errForeign
+		}
+		if err != nil {
+			return metadata{}, fmt.Errorf("reading the domain's metadata: %w", err)
+		}
+		start, ok := token.(xml.StartElement)
+		if !ok {
+			continue
+		}
+		if start.Name.Space != metadataNamespace || start.Name.Local != "instance" {
+			if err := decoder.Skip(); err != nil {
+				return metadata{}, fmt.Errorf("reading the domain's metadata: %w", err)
+			}
+			continue
+		}
+		var e metadataElement
+		if err := decoder.DecodeElement(&e, &start); err != nil {
+			return metadata{}, fmt.Errorf("reading the domain's metadata: %w", err)
+		}
+		return e.decode()
+	}
+}
+
+func (e metadataElement) decode() (metadata, error) {
+	created, err := time.Parse(time.RFC3339, e.Created)
+	if err != nil {
+		return metadata{}, fmt.Errorf("reading the creation time in the domain's metadata: %w", err)
+	}
+	m := metadata{
+		Unfinished:  e.Unfinished,
+		CreatedAt:   created,
+		Fingerprint: e.Fingerprint,
+		ConfigHash:  e.ConfigHash,
+		Image:       egress.Image{Name: e.Image.Name, SHA256: e.Image.SHA256},
+		Pool:        e.Pool,
+		Tags:        make(egress.Tags, len(e.Tags)),
+	}
+	for _, t := range e.Tags {
+		m.Tags[t.Key] = t.Value
+	}
+	if e.Proxy != "" {
+		m.Proxy = new(egress.Proxy)
+		if err := json.Unmarshal([]byte(e.Proxy), m.Proxy); err != nil {
+			return metadata{}, fmt.Errorf("reading the proxy's configuration in the domain's metadata: %w", err)
+		}
+	}
+	if e.HealthCheck != "" {
+		if err := json.Unmarshal([]byte(e.HealthCheck), &m.HealthCheck); err != nil {
+			return metadata{}, fmt.Errorf("reading the health check in the domain's metadata: %w", err)
+		}
+	}
+	return m, nil
+}
+
+// isXMLText tells whether s survives a round trip through XML: encoding/xml
+// replaces what XML 1.0 (section 2.2) cannot carry.
+func isXMLText(s string) bool {
+	var escaped bytes.Buffer
+	if err := xml.EscapeText(&escaped, []byte(s)); err != nil {
+		return false
+	}
+	return !bytes.ContainsRune(escaped.Bytes(), '\uFFFD') && !strings.ContainsAny(s, "\r\n\t")
+}

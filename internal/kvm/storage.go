@@ -1,0 +1,285 @@
+package kvm
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/digitalocean/go-libvirt"
+	"libvirt.org/go/libvirtxml"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+)
+
+// streamPacket is the size of the packets that libvirt's own client sends on a
+// stream, in bytes (VIR_NET_MESSAGE_LEGACY_PAYLOAD_MAX): the largest that every
+// daemon takes.
+const streamPacket = 262120
+
+// cleanupTimeout bounds what is undone after a failure, which must not hang on
+// the very fault it cleans up after.
+const cleanupTimeout = 10 * time.Second
+
+// storagePool is a pool that was found and is active.
+type storagePool struct {
+	libvirt.StoragePool
+	// Available is the free space in bytes.
+	Available uint64
+
+	active bool
+}
+
+// findPool looks a pool up, and makes sure that it can be used, before
+// anything is made.
+func (h *host) findPool(ctx context.Context, name string) (storagePool, error) {
+	doing := "looking up storage pool " + name
+	pool, err := read(ctx, h, doing, func(lv *libvirt.Libvirt) (storagePool, error) {
+		pool, err := lv.StoragePoolLookupByName(name)
+		if err != nil {
+			return storagePool{}, err
+		}
+		state, _, _, available, err := lv.StoragePoolGetInfo(pool)
+		return storagePool{StoragePool: pool, Available: available, active: libvirt.StoragePoolState(state) == libvirt.StoragePoolRunning}, err
+	})
+	switch {
+	case isCode(err, libvirt.ErrNoStoragePool):
+		return storagePool{}, &egress.Fault{Kind: egress.ErrPermanent, Doing: doing, Host: h.name, Cause: errors.New("there is no such pool"), Attribute: "kvm.pool",
+			Remedy: "Name a storage pool of the host (virsh pool-list --all), or define this one."}
+	case err != nil:
+		return storagePool{}, err
+	case !pool.active:
+		return storagePool{}, &egress.Fault{Kind: egress.ErrPermanent, Doing: doing, Host: h.name, Cause: errors.New("the pool is not active"), Attribute: "kvm.pool",
+			Remedy: "Start it on the host: virsh pool-start " + name}
+	}
+	return pool, nil
+}
+
+// findVolume looks a volume up by name. It returns egress.ErrNotFound only
+// when the daemon said so.
+func (h *host) findVolume(ctx context.Context, pool libvirt.StoragePool, name string) (libvirt.StorageVol, error) {
+	return read(ctx, h, fmt.Sprintf("looking up volume %s in pool %s", name, pool.Name), func(lv *libvirt.Libvirt) (libvirt.StorageVol, error) {
+		return lv.StorageVolLookupByName(pool, name)
+	})
+}
+
+// describeVolume reads what a volume is.
+func (h *host) describeVolume(ctx context.Context, vol libvirt.StorageVol) (libvirtxml.StorageVolume, error) {
+	doing := fmt.Sprintf("reading volume %s in pool %s", vol.Name, vol.Pool)
+	text, err := read(ctx, h, doing, func(lv *libvirt.Libvirt) (string, error) { return lv.StorageVolGetXMLDesc(vol, 0) })
+	if err != nil {
+		return libvirtxml.StorageVolume{}, err
+	}
+	var description libvirtxml.StorageVolume
+	if err := description.Unmarshal(text); err != nil {
+		return libvirtxml.StorageVolume{}, h.fault(doing, err)
+	}
+	if description.Target == nil || description.Target.Path == "" {
+		return libvirtxml.StorageVolume{}, h.fault(doing, errors.New("the daemon gives no path for it"))
+	}
+	return description, nil
+}
+
+// createVolume makes a volume. A name that is taken is egress.ErrAlreadyExists.
+func (h *host) createVolume(ctx context.Context, pool libvirt.StoragePool, name, format string, capacity uint64, backing *baseImage) (libvirt.StorageVol, error) {
+	doing := fmt.Sprintf("creating volume %s in pool %s", name, pool.Name)
+	definition, err := volumeXML(name, format, capacity, backing)
+	if err != nil {
+		return libvirt.StorageVol{}, h.fault(doing, err)
+	}
+	return write(ctx, h, doing, func(lv *libvirt.Libvirt) (libvirt.StorageVol, error) {
+		return lv.StorageVolCreateXML(pool, definition, 0)
+	})
+}
+
+// replaceVolume makes a volume in place of one an earlier run left under the
+// same name. The caller knows that no domain uses it.
+func (h *host) replaceVolume(ctx context.Context, pool libvirt.StoragePool, name, format string, capacity uint64, backing *baseImage) (libvirt.StorageVol, error) {
+	vol, err := h.createVolume(ctx, pool, name, format, capacity, backing)
+	if !errors.Is(err, egress.ErrAlreadyExists) {
+		return vol, err
+	}
+	if err := h.deleteVolume(ctx, pool, name); err != nil {
+		return libvirt.StorageVol{}, err
+	}
+	return h.createVolume(ctx, pool, name, format, capacity, backing)
+}
+
+// deleteVolume removes a volume; one that is gone already counts as removed.
+func (h *host) deleteVolume(ctx context.Context, pool libvirt.StoragePool, name string) error {
+	vol, err := h.findVolume(ctx, pool, name)
+	if errors.Is(err, egress.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	err = h.do(ctx, fmt.Sprintf("deleting volume %s in pool %s", name, pool.Name), func(lv *libvirt.Libvirt) error {
+		return lv.StorageVolDelete(vol, 0)
+	})
+	if errors.Is(err, egress.ErrNotFound) {
+		return nil
+	}
+	return err
+}
+
+// uploadVolume writes content into a volume, from its start. Where content's
+// own reader failed, that is the error: what comes back through a stream may be
+// the daemon's complaint about the broken-off stream instead.
+func (h *host) uploadVolume(ctx context.Context, vol libvirt.StorageVol, content io.Reader) error {
+	doing := fmt.Sprintf("uploading volume %s in pool %s", vol.Name, vol.Pool)
+	source := &watchedReader{Reader: content, failed: make(chan error, 1)}
+	err := h.pool.Stream(ctx, doing, func(lv *libvirt.Libvirt) error {
+		return lv.StorageVolUpload(vol, source, 0, 0, 0)
+	})
+	select {
+	case failure := <-source.failed:
+		return h.fault(doing, failure)
+	default:
+		return h.fault(doing, err)
+	}
+}
+
+// watchedReader tells, once, why its reader failed.
+type watchedReader struct {
+	io.Reader
+	failed chan error
+}
+
+func (r *watchedReader) Read(p []byte) (int, error) {
+	n, err := r.Reader.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		select {
+		case r.failed <- err:
+		default:
+		}
+	}
+	return n, err
+}
+
+// overlayOnBase makes an instance's root disk, and first the base image under
+// it where the pool has none. made tells whether the overlay may exist.
+func (h *host) overlayOnBase(ctx context.Context, pool storagePool, spec egress.Spec) (overlay disk, made bool, err error) {
+	accept := func(capacity uint64) error { return checkDiskSize(h, spec, capacity) }
+	base, err := h.ensureBase(ctx, pool, spec.KVM.Image, accept)
+	if err != nil {
+		return disk{}, false, err
+	}
+	overlay, err = h.createOverlay(ctx, pool.StoragePool, spec, base)
+	if !baseMissing(err) {
+		return overlay, true, err
+	}
+	// Somebody removed the image and left its marker: fetch it again.
+	if err := h.deleteVolume(ctx, pool.StoragePool, markerName(spec.KVM.Image.SHA256)); err != nil {
+		return disk{}, true, err
+	}
+	if base, err = h.ensureBase(ctx, pool, spec.KVM.Image, accept); err != nil {
+		return disk{}, true, err
+	}
+	overlay, err = h.createOverlay(ctx, pool.StoragePool, spec, base)
+	return overlay, true, err
+}
+
+// baseMissing tells whether an overlay could not be made because its backing
+// file is gone. libvirt has no code for that, only this text.
+func baseMissing(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "inaccessible backing store volume") && strings.Contains(err.Error(), "No such file")
+}
+
+// checkDiskSize refuses a root disk that cannot hold the image.
+func checkDiskSize(h *host, spec egress.Spec, capacity uint64) error {
+	if uint64(spec.KVM.DiskGiB)<<30 >= capacity {
+		return nil
+	}
+	return &egress.Fault{Kind: egress.ErrPermanent, Doing: "sizing the root disk of instance " + spec.ID.Name, Host: h.name,
+		Cause:     fmt.Errorf("disk_gib is %d (%d bytes), but image %s holds a disk of %d bytes", spec.KVM.DiskGiB, uint64(spec.KVM.DiskGiB)<<30, spec.KVM.Image.Name, capacity),
+		Remedy:    fmt.Sprintf("Set kvm.disk_gib to %d or more.", (capacity+1<<30-1)>>30),
+		Attribute: "kvm.disk_gib"}
+}
+
+// createOverlay makes an instance's root disk over a base image.
+func (h *host) createOverlay(ctx context.Context, pool libvirt.StoragePool, spec egress.Spec, base baseImage) (disk, error) {
+	vol, err := h.replaceVolume(ctx, pool, overlayName(spec.ID.Name), "qcow2", overlayCapacity(spec, base), &base)
+	if err != nil {
+		return disk{}, err
+	}
+	return h.diskOf(ctx, vol)
+}
+
+// overlayCapacity is the root disk's size in bytes: what was asked for, and
+// never less than the image holds.
+func overlayCapacity(spec egress.Spec, base baseImage) uint64 {
+	return max(uint64(spec.KVM.DiskGiB)<<30, base.Capacity)
+}
+
+// createSeed makes the volume with an instance's seed. It is always made anew:
+// one left by an earlier run may be half of one, and a machine that boots with
+// such a seed is never configured.
+func (h *host) createSeed(ctx context.Context, pool libvirt.StoragePool, spec egress.Spec, mac string) (disk, error) {
+	content, err := seedISO(spec, mac)
+	if err != nil {
+		return disk{}, h.fault("building the seed of instance "+spec.ID.Name, err)
+	}
+	vol, err := h.replaceVolume(ctx, pool, seedName(spec.ID.Name), "raw", uint64(len(content)), nil)
+	if err != nil {
+		return disk{}, err
+	}
+	if err := h.uploadVolume(ctx, vol, bytes.NewReader(content)); err != nil {
+		return disk{}, err
+	}
+	return h.diskOf(ctx, vol)
+}
+
+func (h *host) diskOf(ctx context.Context, vol libvirt.StorageVol) (disk, error) {
+	description, err := h.describeVolume(ctx, vol)
+	if err != nil {
+		return disk{}, err
+	}
+	return disk{Path: description.Target.Path, Block: description.Type == "block"}, nil
+}
+
+// deleteInstanceVolumes removes an instance's overlay and seed. pool is where
+// they are; if it is empty, because the domain that told it is gone, every
+// active pool is searched.
+func (h *host) deleteInstanceVolumes(ctx context.Context, instance, pool string) error {
+	pools, err := h.activePools(ctx)
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range pools {
+		if pool != "" && p.Name != pool {
+			continue
+		}
+		errs = append(errs, h.deleteVolume(ctx, p, overlayName(instance)), h.deleteVolume(ctx, p, seedName(instance)))
+	}
+	return errors.Join(errs...)
+}
+
+func (h *host) activePools(ctx context.Context) ([]libvirt.StoragePool, error) {
+	return read(ctx, h, "listing storage pools", func(lv *libvirt.Libvirt) ([]libvirt.StoragePool, error) {
+		pools, _, err := lv.ConnectListAllStoragePools(1, libvirt.ConnectListStoragePoolsActive)
+		return pools, err
+	})
+}
+
+// listVolumes gives the volumes of a pool whose names start with prefix.
+func (h *host) listVolumes(ctx context.Context, pool libvirt.StoragePool, prefix string) ([]libvirt.StorageVol, error) {
+	all, err := read(ctx, h, "listing the volumes in pool "+pool.Name, func(lv *libvirt.Libvirt) ([]libvirt.StorageVol, error) {
+		all, _, err := lv.StoragePoolListAllVolumes(pool, 1, 0)
+		return all, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	var out []libvirt.StorageVol
+	for _, vol := range all {
+		if strings.HasPrefix(vol.Name, prefix) {
+			out = append(out, vol)
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,190 @@
+package kvm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/digitalocean/go-libvirt"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/probe"
+)
+
+// startAndAwait starts the machine unless it runs, and waits until it has an
+// address and its proxy forwards. A machine that dies in the meantime ends the
+// wait at once. It returns the addresses.
+func (b *Backend) startAndAwait(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec) ([]netip.Addr, error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	output := &console{panicked: func(line string) { cancel(&deathError{cause: "the guest's kernel panicked: " + line}) }}
+	started := make(chan struct{})
+	consoleEnd := h.followConsole(ctx, dom, output, started)
+	watchEnd := make(chan struct{})
+	defer func() { // leave no goroutine behind
+		cancel(nil)
+		<-consoleEnd
+		<-watchEnd
+	}()
+
+	if err := b.bringUp(ctx, h, dom); err != nil {
+		close(watchEnd)
+		return nil, withConsole(err, output)
+	}
+	close(started)
+	go func() {
+		defer close(watchEnd)
+		if death := b.watch(ctx, h, dom); death != nil {
+			waitBriefly(consoleEnd) // for its last words
+			cancel(death)
+		}
+	}()
+
+	addresses, err := b.awaitReady(ctx, h, dom, spec)
+	var death *deathError
+	if err != nil && errors.As(context.Cause(ctx), &death) {
+		cause := error(death)
+		err = &egress.Fault{Kind: egress.ErrPermanent, Doing: "waiting for instance " + dom.Name + " to become ready", Host: h.name,
+			Cause: cause, Remedy: remedyFor(cause)}
+	}
+	return addresses, withConsole(err, output)
+}
+
+// deathError says how a machine ended while it was waited for.
+type deathError struct{ cause string }
+
+func (d *deathError) Error() string { return d.cause }
+
+// withConsole adds what the guest said last to an error.
+func withConsole(err error, output *console) error {
+	var fault *egress.Fault
+	if errors.As(err, &fault) {
+		fault.Console = output.tail()
+	}
+	return err
+}
+
+// waitBriefly waits for done, but not for long.
+func waitBriefly(done <-chan struct{}) {
+	timer := time.NewTimer(500 * time.Millisecond)
+	defer timer.Stop()
+	select {
+	case <-done:
+	case <-timer.C:
+	}
+}
+
+// bringUp makes the machine run, whatever state it is in.
+func (b *Backend) bringUp(ctx context.Context, h *host, dom libvirt.Domain) error {
+	state, err := h.domainState(ctx, dom)
+	if err != nil {
+		return err
+	}
+	switch {
+	case state.State == libvirt.DomainShutoff:
+		return h.startDomain(ctx, dom)
+	case state.State == libvirt.DomainPmsuspended:
+		return h.do(ctx, "waking domain "+dom.Name, func(lv *libvirt.Libvirt) error { return lv.DomainPmWakeup(dom, 0) })
+	case state.dead() || state.State == libvirt.DomainShutdown:
+		// What an error paused or crashed does not come back by a resume.
+		if err := b.stop(ctx, h, dom, metadata{}, 0); err != nil {
+			return err
+		}
+		return h.startDomain(ctx, dom)
+	case state.State == libvirt.DomainPaused:
+		return h.do(ctx, "resuming domain "+dom.Name, func(lv *libvirt.Libvirt) error { return lv.DomainResume(dom) })
+	}
+	return nil
+}
+
+// watch looks at the machine until ctx ends, and returns how it died if it
+// does. A host that cannot be asked for a while proves nothing.
+func (b *Backend) watch(ctx context.Context, h *host, dom libvirt.Domain) *deathError {
+	tick := time.NewTicker(b.pollInterval)
+	defer tick.Stop()
+	for {
+		state, err := h.domainState(ctx, dom)
+		switch {
+		case errors.Is(err, egress.ErrNotFound):
+			return &deathError{cause: "the domain was removed while it was waited for"}
+		case err == nil && state.dead():
+			return &deathError{cause: "the machine is " + state.String()}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// awaitReady looks for an address and probes the proxy there, again and again,
+// until the proxy forwards or ctx ends. When it fails it says which step was
+// the last to fail and what was seen.
+func (b *Backend) awaitReady(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec) ([]netip.Addr, error) {
+	macs := []string{MACAddress(h.name, spec.ID.Name)}
+	if defined, err := h.readDomain(ctx, dom); err == nil {
+		macs = macsOf(defined.Domain)
+	}
+	interval := spec.HealthCheck.Interval
+	if interval <= 0 {
+		interval = time.Second
+	}
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	seen := errors.New("it was not looked at yet")
+	for {
+		report := h.addresses(ctx, dom, macs)
+		addresses := report.usable()
+		if ctx.Err() == nil {
+			if len(addresses) == 0 {
+				seen = fmt.Errorf("it has no address (%s)", strings.Join(report.silent, "; "))
+			} else if seen = b.check(ctx, addresses[0], spec); seen == nil {
+				return addresses, nil
+			}
+			var failure *probe.Failure
+			if errors.As(seen, &failure) && failure.Final {
+				return addresses, notReady(h, dom, seen, egress.ErrPermanent)
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return addresses, notReady(h, dom, fmt.Errorf("%w; last seen: %w", context.Cause(ctx), seen), egress.ErrTransient)
+		}
+	}
+}
+
+func notReady(h *host, dom libvirt.Domain, seen error, kind error) error {
+	return &egress.Fault{Kind: kind, Doing: "waiting for instance " + dom.Name + " to become ready", Host: h.name, Cause: seen,
+		Remedy: "The machine is kept for you to look at; the next apply replaces it. Its console shows how far it came: virsh console " + dom.Name + "."}
+}
+
+// check probes the proxy at addr, if there is one to probe from here.
+func (b *Backend) check(ctx context.Context, addr netip.Addr, spec egress.Spec) error {
+	if spec.Proxy == nil || spec.HealthCheck.From == egress.FromNone {
+		return nil
+	}
+	targetHost, portText, err := net.SplitHostPort(spec.HealthCheck.Target)
+	if err != nil {
+		return fmt.Errorf("health_check.target %q: %w", spec.HealthCheck.Target, err)
+	}
+	port, err := strconv.Atoi(portText)
+	if err != nil {
+		return fmt.Errorf("health_check.target %q: %w", spec.HealthCheck.Target, err)
+	}
+	user, ok := probeClient(*spec.Proxy, targetHost, port)
+	if !ok {
+		return fmt.Errorf("no client may reach health_check.target %q", spec.HealthCheck.Target)
+	}
+	return b.probe(ctx, probe.Probe{
+		Proxy:    netip.AddrPortFrom(addr, uint16(spec.Proxy.HTTPPort)),
+		User:     user,
+		Password: spec.Proxy.Clients[user].Password,
+		Target:   spec.HealthCheck.Target,
+	})
+}
