@@ -1,0 +1,242 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/terraform-plugin-framework/diag"
+	"github.com/hashicorp/terraform-plugin-framework/path"
+	"github.com/hashicorp/terraform-plugin-framework/types"
+	"github.com/hashicorp/terraform-plugin-framework/types/basetypes"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm/connection"
+)
+
+type providerModel struct {
+	KVM         types.Object `tfsdk:"kvm"`
+	DefaultTags types.Map    `tfsdk:"default_tags"`
+}
+
+type providerKVMModel struct {
+	Hosts        types.Map `tfsdk:"hosts"`
+	MachineTypes types.Map `tfsdk:"machine_types"`
+	Images       types.Map `tfsdk:"images"`
+}
+
+type hostModel struct {
+	URI types.String `tfsdk:"uri"`
+	SSH types.Object `tfsdk:"ssh"`
+}
+
+type sshModel struct {
+	PrivateKeyFile types.String `tfsdk:"private_key_file"`
+	PrivateKey     types.String `tfsdk:"private_key"`
+	Passphrase     types.String `tfsdk:"passphrase"`
+	HostKey        types.String `tfsdk:"host_key"`
+	KnownHostsFile types.String `tfsdk:"known_hosts_file"`
+	Timeout        types.String `tfsdk:"timeout"`
+}
+
+type machineTypeModel struct {
+	VCPUs     types.Int64 `tfsdk:"vcpus"`
+	MemoryMiB types.Int64 `tfsdk:"memory_mib"`
+	DiskGiB   types.Int64 `tfsdk:"disk_gib"`
+}
+
+type imageModel struct {
+	Source types.String `tfsdk:"source"`
+	SHA256 types.String `tfsdk:"sha256"`
+}
+
+// settings is what the provider block says, as far as it is known.
+type settings struct {
+	hosts        table[connection.Host]
+	machineTypes table[machineType]
+	images       table[egress.Image]
+	defaultTags  types.Map
+	backends     *backends
+	probe        func(context.Context, netip.AddrPort) error
+}
+
+// machineType is a named size of machines.
+type machineType struct{ VCPUs, MemoryMiB, DiskGiB int64 }
+
+// table is a map of the provider block, of which all or some may not be known
+// before apply.
+type table[T any] struct {
+	pending bool // the map itself is not known
+	entries map[string]entry[T]
+}
+
+type entry[T any] struct {
+	value   T
+	pending bool
+}
+
+// presence says whether a table has an entry.
+type presence int
+
+const (
+	absent  presence = iota
+	pending          // there is or may be one, but its value is not known yet
+	present
+)
+
+func (t table[T]) find(name string) (T, presence) {
+	e, ok := t.entries[name]
+	switch {
+	case ok && !e.pending:
+		return e.value, present
+	case ok || t.pending:
+		return e.value, pending
+	}
+	return e.value, absent
+}
+
+// names lists the table's entries for a message.
+func (t table[T]) names() string {
+	if len(t.entries) == 0 {
+		return "none"
+	}
+	return strings.Join(slices.Sorted(maps.Keys(t.entries)), ", ")
+}
+
+// only gives the name of the one entry that matches, or "" when none or
+// several do.
+func (t table[T]) only(matches func(T) bool) string {
+	found := ""
+	for name, e := range t.entries {
+		if e.pending || !matches(e.value) {
+			continue
+		}
+		if found != "" {
+			return ""
+		}
+		found = name
+	}
+	return found
+}
+
+// known gives the entries whose values are known.
+func (t table[T]) known() map[string]T {
+	out := make(map[string]T, len(t.entries))
+	for name, e := range t.entries {
+		if !e.pending {
+			out[name] = e.value
+		}
+	}
+	return out
+}
+
+// readSettings takes the provider block apart.
+func readSettings(ctx context.Context, model providerModel) (*settings, diag.Diagnostics) {
+	var diags diag.Diagnostics
+	s := &settings{defaultTags: model.DefaultTags}
+	switch {
+	case model.KVM.IsUnknown():
+		s.hosts.pending, s.machineTypes.pending, s.images.pending = true, true, true
+	case !model.KVM.IsNull():
+		var kvm providerKVMModel
+		diags.Append(model.KVM.As(ctx, &kvm, basetypes.ObjectAsOptions{})...)
+		s.hosts = readTable(ctx, kvm.Hosts, readHost, &diags)
+		s.machineTypes = readTable(ctx, kvm.MachineTypes, readMachineType, &diags)
+		s.images = readTable(ctx, kvm.Images, readImage, &diags)
+	}
+	return s, diags
+}
+
+// readTable reads a map of objects M entry by entry; read is called for those
+// whose every value is known.
+func readTable[M, T any](ctx context.Context, m types.Map, read func(context.Context, string, M) (T, diag.Diagnostics), diags *diag.Diagnostics) table[T] {
+	t := table[T]{pending: m.IsUnknown(), entries: make(map[string]entry[T], len(m.Elements()))}
+	for name, value := range m.Elements() {
+		object, ok := value.(types.Object)
+		if !ok || object.IsNull() {
+			continue
+		}
+		if !isFullyKnown(ctx, object) {
+			t.entries[name] = entry[T]{pending: true}
+			continue
+		}
+		var model M
+		diags.Append(object.As(ctx, &model, basetypes.ObjectAsOptions{})...)
+		value, d := read(ctx, name, model)
+		diags.Append(d...)
+		t.entries[name] = entry[T]{value: value}
+	}
+	return t
+}
+
+func readHost(ctx context.Context, name string, model hostModel) (connection.Host, diag.Diagnostics) {
+	var diags diag.Diagnostics
+	host := connection.Host{Name: name, URI: model.URI.ValueString()}
+	if model.SSH.IsNull() {
+		return host, diags
+	}
+	var ssh sshModel
+	diags.Append(model.SSH.As(ctx, &ssh, basetypes.ObjectAsOptions{})...)
+	host.SSH = connection.SSH{
+		PrivateKeyFile: ssh.PrivateKeyFile.ValueString(),
+		PrivateKey:     egress.NewSecret(ssh.PrivateKey.ValueString()),
+		Passphrase:     egress.NewSecret(ssh.Passphrase.ValueString()),
+		HostKey:        ssh.HostKey.ValueString(),
+		KnownHostsFile: ssh.KnownHostsFile.ValueString(),
+	}
+	if text := ssh.Timeout.ValueString(); text != "" {
+		timeout, err := time.ParseDuration(text)
+		if err != nil {
+			diags.AddAttributeError(hostPath(name).AtName("ssh").AtName("timeout"), "Invalid duration", err.Error())
+		}
+		host.SSH.Timeout = timeout
+	}
+	return host, diags
+}
+
+func readMachineType(_ context.Context, _ string, m machineTypeModel) (machineType, diag.Diagnostics) {
+	return machineType{VCPUs: m.VCPUs.ValueInt64(), MemoryMiB: m.MemoryMiB.ValueInt64(), DiskGiB: m.DiskGiB.ValueInt64()}, nil
+}
+
+func readImage(_ context.Context, name string, m imageModel) (egress.Image, diag.Diagnostics) {
+	return egress.Image{Name: name, Source: m.Source.ValueString(), SHA256: strings.ToLower(m.SHA256.ValueString())}, nil
+}
+
+// validateProvider checks what takes more than one attribute to see.
+func validateProvider(ctx context.Context, model providerModel) diag.Diagnostics {
+	s, diags := readSettings(ctx, model)
+	if diags.HasError() {
+		return diags
+	}
+	hosts := s.hosts.known()
+	for _, name := range slices.Sorted(maps.Keys(hosts)) {
+		if err := connection.Validate(hosts[name]); err != nil {
+			diags.Append(diagnoseHost(name, err))
+		}
+	}
+	return diags
+}
+
+// diagnoseHost puts what is wrong with a host at the attribute it names.
+func diagnoseHost(name string, err error) diag.Diagnostic {
+	at, detail := hostPath(name), sentence(err.Error())
+	if f, ok := errors.AsType[*egress.Fault](err); ok {
+		prefix := "kvm.hosts." + name + "."
+		for step := range strings.SplitSeq(strings.TrimPrefix(f.Attribute, prefix), ".") {
+			if strings.HasPrefix(f.Attribute, prefix) {
+				at = at.AtName(step)
+			}
+		}
+		detail = faultDetail(f)
+	}
+	return diag.NewAttributeErrorDiagnostic(at, fmt.Sprintf("Invalid host %q", name), detail)
+}
+
+func hostPath(name string) path.Path {
+	return path.Root("kvm").AtName("hosts").AtMapKey(name)
+}

@@ -1,0 +1,118 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/terraform-plugin-framework-validators/int64validator"
+	"github.com/hashicorp/terraform-plugin-framework/schema/validator"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm/image"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/proxy"
+)
+
+// minMemoryMiB is the least memory a machine may have: less does not boot any
+// current Linux distribution.
+const minMemoryMiB = 128
+
+// stringRule is a validator of one string by a function, whose error says what
+// is wrong with which value and how it should be. Null and unknown values
+// pass.
+type stringRule struct {
+	want  string // completes "value must be"
+	check func(string) error
+}
+
+var (
+	nonEmpty     = stringRule{"not empty", checkNonEmpty}
+	instanceName = stringRule{"a DNS label in lower case", kvm.ValidateName}
+	entryName    = stringRule{"a name of letters, digits, dots, underscores and hyphens", checkEntryName}
+	duration     = stringRule{"a positive duration", checkDuration}
+	imageSource  = stringRule{"an https:// or http:// URL or a file's path", image.ParseLocation}
+	sha256Sum    = stringRule{"64 hexadecimal digits", checkSHA256}
+	hostPort     = stringRule{"HOST:PORT", checkHostPort}
+	clientName   = stringRule{"a client's name", proxy.ValidateUser}
+	domain       = stringRule{"a domain, or a dot and a domain", proxy.ValidateDomain}
+	password     = stringRule{"a password of 1 to 72 bytes", checkPassword}
+	tcpPort      = int64validator.Between(1, 65535)
+)
+
+func (r stringRule) Description(context.Context) string { return "value must be " + r.want }
+
+func (r stringRule) MarkdownDescription(ctx context.Context) string { return r.Description(ctx) }
+
+func (r stringRule) ValidateString(_ context.Context, req validator.StringRequest, resp *validator.StringResponse) {
+	if req.ConfigValue.IsNull() || req.ConfigValue.IsUnknown() {
+		return
+	}
+	if err := r.check(req.ConfigValue.ValueString()); err != nil {
+		resp.Diagnostics.AddAttributeError(req.Path, fmt.Sprintf("Invalid value of %s", req.Path), sentence(err.Error()))
+	}
+}
+
+func checkNonEmpty(s string) error {
+	if s == "" {
+		return errors.New("the value is empty: give one, or leave the attribute out")
+	}
+	return nil
+}
+
+func checkPassword(s string) error {
+	if err := proxy.ValidatePassword(egress.NewSecret(s)); err != nil {
+		return fmt.Errorf("the password %w", err)
+	}
+	return nil
+}
+
+func checkHostPort(s string) error {
+	_, _, err := proxy.SplitTarget(s)
+	return err
+}
+
+var entryNamePattern = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$`)
+
+func checkEntryName(name string) error {
+	if !entryNamePattern.MatchString(name) {
+		return fmt.Errorf("%q is not a name: use letters, digits, dots, underscores and hyphens, with a letter or digit first and last", name)
+	}
+	return nil
+}
+
+func checkDuration(text string) error {
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		return fmt.Errorf("%q is not a duration: write numbers with a unit, like 500ms, 30s, 15m or 1h30m", text)
+	}
+	if d <= 0 {
+		return fmt.Errorf("the duration %q is not more than zero", text)
+	}
+	return nil
+}
+
+var sha256Pattern = regexp.MustCompile(`^[0-9A-Fa-f]{64}$`)
+
+func checkSHA256(sum string) error {
+	if !sha256Pattern.MatchString(sum) {
+		return fmt.Errorf("%q is not a SHA-256 checksum: it must be 64 hexadecimal digits, as sha256sum prints them for the file", sum)
+	}
+	return nil
+}
+
+// sentence makes a sentence of an error's text.
+func sentence(text string) string {
+	text = strings.TrimSpace(text)
+	if text == "" {
+		return ""
+	}
+	text = strings.ToUpper(text[:1]) + text[1:]
+	if !strings.HasSuffix(text, ".") {
+		text += "."
+	}
+	return text
+}
