@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/digitalocean/go-libvirt"
 	"libvirt.org/go/libvirtxml"
@@ -20,39 +21,49 @@ type host struct {
 	// "instance/NAME" or "base/POOL/SHA256".
 	locks keyedLocks
 
+	log func(ctx context.Context, message string, fields map[string]any)
 	// caps is under the lock "capabilities"; nil until asked for.
 	caps *libvirtxml.Caps
 }
 
-func newHost(name string, pool *connection.Pool) *host {
-	return &host{name: name, pool: pool}
+// observe logs a call to the daemon when it has ended.
+func (h *host) observe(ctx context.Context, doing string, call func() error) error {
+	began := time.Now()
+	err := call()
+	h.log(ctx, doing, map[string]any{"host": h.name, "milliseconds": time.Since(began).Milliseconds(), "ok": err == nil})
+	return err
 }
 
 // read makes a call that may be repeated and explains its failure. The answer
 // goes through a channel, since a call that was given up may still answer later.
 func read[T any](ctx context.Context, h *host, doing string, fn func(*libvirt.Libvirt) (T, error)) (T, error) {
-	return ask(h, doing, func(fn func(*libvirt.Libvirt) error) error { return h.pool.Read(ctx, doing, fn) }, fn)
+	return ask(ctx, h, doing, h.pool.Read, fn)
 }
 
 // write makes one attempt at a call that changes something, and explains its
 // failure.
 func write[T any](ctx context.Context, h *host, doing string, fn func(*libvirt.Libvirt) (T, error)) (T, error) {
-	return ask(h, doing, func(fn func(*libvirt.Libvirt) error) error { return h.pool.Write(ctx, doing, fn) }, fn)
+	return ask(ctx, h, doing, h.pool.Write, fn)
 }
 
 // do is write for a call without an answer.
 func (h *host) do(ctx context.Context, doing string, fn func(*libvirt.Libvirt) error) error {
-	return h.fault(doing, h.pool.Write(ctx, doing, fn))
+	return h.fault(doing, h.observe(ctx, doing, func() error { return h.pool.Write(ctx, doing, fn) }))
 }
 
-func ask[T any](h *host, doing string, call func(func(*libvirt.Libvirt) error) error, fn func(*libvirt.Libvirt) (T, error)) (T, error) {
+// attempt is connection.Pool's Read or Write.
+type attempt func(context.Context, string, func(*libvirt.Libvirt) error) error
+
+func ask[T any](ctx context.Context, h *host, doing string, call attempt, fn func(*libvirt.Libvirt) (T, error)) (T, error) {
 	answers := make(chan T, 2) // the pool may repeat a call once
-	err := call(func(lv *libvirt.Libvirt) error {
-		answer, err := fn(lv)
-		if err == nil {
-			answers <- answer
-		}
-		return err
+	err := h.observe(ctx, doing, func() error {
+		return call(ctx, doing, func(lv *libvirt.Libvirt) error {
+			answer, err := fn(lv)
+			if err == nil {
+				answers <- answer
+			}
+			return err
+		})
 	})
 	if err != nil {
 		var none T

@@ -28,6 +28,9 @@ type Config struct {
 	// ShutdownGrace is how long a guest may take to shut down by itself when
 	// its instance is deleted, before it is ended. Zero means 20 s.
 	ShutdownGrace time.Duration
+	// Log takes a line for each call to a daemon, with its fields; nil means
+	// that nobody wants them. No line holds a secret.
+	Log func(ctx context.Context, message string, fields map[string]any)
 }
 
 // Backend is the egress.Backend for libvirt hosts.
@@ -51,8 +54,12 @@ func New(config Config) *Backend {
 		shutdownGrace: cmp.Or(config.ShutdownGrace, 20*time.Second),
 		pollInterval:  time.Second,
 	}
+	log := config.Log
+	if log == nil {
+		log = func(context.Context, string, map[string]any) {}
+	}
 	for name, h := range config.Hosts {
-		b.hosts[name] = newHost(name, connection.New(h))
+		b.hosts[name] = &host{name: name, pool: connection.New(h), log: log}
 	}
 	return b
 }

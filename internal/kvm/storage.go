@@ -132,8 +132,10 @@ func (h *host) deleteVolume(ctx context.Context, pool libvirt.StoragePool, name 
 func (h *host) uploadVolume(ctx context.Context, vol libvirt.StorageVol, content io.Reader) error {
 	doing := fmt.Sprintf("uploading volume %s in pool %s", vol.Name, vol.Pool)
 	source := &watchedReader{Reader: content, failed: make(chan error, 1)}
-	err := h.pool.Stream(ctx, doing, func(lv *libvirt.Libvirt) error {
-		return lv.StorageVolUpload(vol, source, 0, 0, 0)
+	err := h.observe(ctx, doing, func() error {
+		return h.pool.Stream(ctx, doing, func(lv *libvirt.Libvirt) error {
+			return lv.StorageVolUpload(vol, source, 0, 0, 0)
+		})
 	})
 	select {
 	case failure := <-source.failed:
