@@ -89,7 +89,7 @@ adapt() {
 parse() {
 	squid -k parse -f "$conf" >"$out.parse" 2>&1
 	code=$?
-	grep -E 'ERROR|FATAL' "$out.parse" && code=1
+	grep -E 'ERROR|FATAL|unrecognized' "$out.parse" && code=1
 	rm -f "$out.parse"
 	return "$code"
 }
