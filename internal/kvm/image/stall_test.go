@@ -27,6 +27,19 @@ func (s silence) Read([]byte) (int, error) {
 	return 0, s.ctx.Err()
 }
 
+// live is a body that ends with its request, as a connection does.
+type live struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (l live) Read(p []byte) (int, error) {
+	if err := l.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return l.Reader.Read(p)
+}
+
 func reply(status int, body io.Reader, length int) *http.Response {
 	return &http.Response{StatusCode: status, Header: http.Header{}, Body: io.NopCloser(body), ContentLength: int64(length)}
 }
@@ -68,7 +81,9 @@ func TestSlowConsumerIsNoStall(t *testing.T) {
 	content := sample(100_000)
 	synctest.Test(t, func(t *testing.T) {
 		r, err := Source{Location: "https://host/a", SHA256: sum(content), Client: &http.Client{Transport: roundTripper(
-			func(*http.Request) (*http.Response, error) { return reply(200, bytes.NewReader(content), 100_000), nil })}}.Open(t.Context())
+			func(r *http.Request) (*http.Response, error) {
+				return reply(200, live{r.Context(), bytes.NewReader(content)}, 100_000), nil
+			})}}.Open(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
