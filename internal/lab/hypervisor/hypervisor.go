@@ -108,7 +108,8 @@ func Start(ctx context.Context, options Options) (*Hypervisor, error) {
 		options:  options,
 		mounts:   map[string]bool{},
 	}
-	h.URI = "qemu+unix:///system?" + url.Values{"socket": {h.Socket}}.Encode()
+	// Slashes may stand in a query as they are, and read better.
+	h.URI = "qemu+unix:///system?socket=" + strings.ReplaceAll(url.QueryEscape(h.Socket), "%2F", "/")
 	if err := h.start(ctx); err != nil {
 		// The caller's context may be what ended the start.
 		stopping, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)

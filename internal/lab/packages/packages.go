@@ -33,6 +33,7 @@ var Hypervisor = []Tool{
 	{"ip", "iproute2"},
 	{"unshare", "util-linux"},
 	{"nsenter", "util-linux"},
+	{"curl", "curl"},
 }
 
 // Image is what building the guest image needs.
