@@ -18,7 +18,8 @@ import (
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 )
 
-// agentBound is how long an SSH agent may take to say which keys it has.
+// agentBound is how long an SSH agent may take to say which keys it has, where
+// that is less than half of the time that the login has left.
 const agentBound = 5 * time.Second
 
 // keyring is the keys to log in with, in the order in which they are offered,
@@ -86,7 +87,11 @@ func (k *keyring) askAgent(ctx context.Context, path string) {
 		problem(errors.New("SSH_AUTH_SOCK is not set"))
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, agentBound)
+	bound := agentBound
+	if deadline, ok := ctx.Deadline(); ok {
+		bound = min(bound, time.Until(deadline)/2)
+	}
+	ctx, cancel := context.WithTimeout(ctx, bound)
 	defer cancel()
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", path)

@@ -13,17 +13,22 @@ import (
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 )
 
-// keepaliveInterval is how often an SSH connection is asked whether it is
-// alive, and how long the answer may take.
-const keepaliveInterval = 15 * time.Second
+// An SSH connection is asked at each interval whether it is alive, and given up
+// when an answer takes keepaliveMisses intervals: on a slow link it has to
+// queue behind an upload's data.
+const (
+	keepaliveInterval = 15 * time.Second
+	keepaliveMisses   = 3
+)
 
 // sshTransport reaches a daemon through an SSH server that forwards to the
 // daemon's unix socket (direct-streamlocal@openssh.com). All connections to a
 // host share one SSH connection.
 type sshTransport struct {
-	host      Host
-	endpoint  endpoint
-	keepalive time.Duration
+	host     Host
+	endpoint endpoint
+	// ticks gives the moments at which to ask whether the server is alive
+	ticks func() (ticks <-chan time.Time, stop func())
 
 	dialling chan struct{} // held by the one that logs in
 
@@ -33,7 +38,15 @@ type sshTransport struct {
 }
 
 func newSSHTransport(h Host, e endpoint) *sshTransport {
-	return &sshTransport{host: h, endpoint: e, keepalive: keepaliveInterval, dialling: make(chan struct{}, 1)}
+	return &sshTransport{
+		host:     h,
+		endpoint: e,
+		dialling: make(chan struct{}, 1),
+		ticks: func() (<-chan time.Time, func()) {
+			ticker := time.NewTicker(keepaliveInterval)
+			return ticker.C, ticker.Stop
+		},
+	}
 }
 
 // open forwards to the first of the daemon's sockets that takes the
@@ -85,7 +98,7 @@ func (t *sshTransport) login(ctx context.Context) (client *sshClient, reused boo
 	if err != nil {
 		return nil, false, err
 	}
-	client = &sshClient{Client: raw, gone: make(chan struct{})}
+	client = &sshClient{Client: raw, gone: make(chan struct{}), answered: make(chan error, 1)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
@@ -94,7 +107,7 @@ func (t *sshTransport) login(ctx context.Context) (client *sshClient, reused boo
 	}
 	t.client = client
 	go client.watch()
-	go client.keepAlive(t.keepalive)
+	go client.keepAlive(t.ticks())
 	return client, false, nil
 }
 
@@ -170,7 +183,8 @@ func (t *sshTransport) timedOut(ctx context.Context, stage string) error {
 // sshClient is an SSH connection that knows when it ended and what it carries.
 type sshClient struct {
 	*ssh.Client
-	gone chan struct{} // closed when the connection has ended
+	gone     chan struct{} // closed when the connection has ended
+	answered chan error    // what came of the last keepalive; empty while it is under way
 
 	mu      sync.Mutex
 	carried int
@@ -191,36 +205,34 @@ func (c *sshClient) watch() {
 	close(c.gone)
 }
 
-// keepAlive asks the server at each interval whether it is there, as OpenSSH's
-// ServerAliveInterval does, and ends the connection when no answer came before
-// the next. Any answer counts: servers refuse the request, which shows that
-// they live.
-func (c *sshClient) keepAlive(interval time.Duration) {
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	answered := make(chan error, 1)
-	answered <- nil
-	for {
+// keepAlive asks the server at each tick whether it is there, as OpenSSH's
+// ServerAliveInterval does, and ends the connection when an answer stays out.
+// Any answer counts: servers refuse the request, which shows that they live.
+func (c *sshClient) keepAlive(ticks <-chan time.Time, stop func()) {
+	defer stop()
+	c.answered <- nil
+	for missed := 0; missed < keepaliveMisses; {
 		select {
-		case <-ticker.C:
+		case <-ticks:
 		case <-c.gone:
 			return
 		}
 		select {
-		case err := <-answered:
+		case err := <-c.answered:
 			if err != nil {
 				_ = c.Close()
 				return
 			}
+			missed = 0
 			go func() {
 				_, _, err := c.SendRequest("keepalive@openssh.com", true, nil)
-				answered <- err
+				c.answered <- err
 			}()
 		default:
-			_ = c.Close()
-			return
+			missed++
 		}
 	}
+	_ = c.Close()
 }
 
 func (c *sshClient) carry() {

@@ -49,16 +49,9 @@ func NewKey(algorithm string) (Key, error) {
 // Public gives the public half.
 func (k Key) Public() ssh.PublicKey { return k.Signer.PublicKey() }
 
-// PEM gives the private key in OpenSSH's file format, encrypted when there is
-// a passphrase.
-func (k Key) PEM(passphrase string) (string, error) {
-	var block *pem.Block
-	var err error
-	if passphrase == "" {
-		block, err = ssh.MarshalPrivateKey(k.Private, "")
-	} else {
-		block, err = ssh.MarshalPrivateKeyWithPassphrase(k.Private, "", []byte(passphrase))
-	}
+// PEM gives the private key in OpenSSH's file format, unencrypted.
+func (k Key) PEM() (string, error) {
+	block, err := ssh.MarshalPrivateKey(k.Private, "")
 	if err != nil {
 		return "", fmt.Errorf("encoding an SSH key: %w", err)
 	}

@@ -62,6 +62,7 @@ type Server struct {
 	accepted atomic.Int64
 	loggedIn atomic.Int64
 	channels atomic.Int64
+	requests atomic.Int64
 	stopped  chan struct{}
 
 	mu    sync.Mutex
@@ -106,6 +107,10 @@ func (s *Server) Logins() int { return int(s.loggedIn.Load()) }
 
 // Channels gives how many forwards are open now.
 func (s *Server) Channels() int { return int(s.channels.Load()) }
+
+// Requests gives how many global requests, keepalives among them, were
+// answered so far.
+func (s *Server) Requests() int { return int(s.requests.Load()) }
 
 // Open gives how many TCP connections are open now.
 func (s *Server) Open() int {
@@ -229,6 +234,7 @@ func (s *Server) answerRequests(requests <-chan *ssh.Request) {
 	for request := range requests {
 		if request.WantReply && !s.stallsAt(AtKeepalive) {
 			_ = request.Reply(false, nil)
+			s.requests.Add(1)
 		}
 	}
 }
