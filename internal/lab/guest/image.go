@@ -67,7 +67,7 @@ func CacheDir() (string, error) {
 func Image(ctx context.Context, cacheDir string, log io.Writer) (path, sum string, err error) {
 	recipe := sha256.New()
 	for _, part := range []string{debian, strings.Join(contents, ","), buildScript, configureScript} {
-		fmt.Fprintf(recipe, "%d:%s", len(part), part)
+		_, _ = fmt.Fprintf(recipe, "%d:%s", len(part), part) // a hash takes everything
 	}
 	key := hex.EncodeToString(recipe.Sum(nil))[:16]
 	path = filepath.Join(cacheDir, fmt.Sprintf("debian-12-%s.qcow2", key))

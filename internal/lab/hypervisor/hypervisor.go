@@ -17,6 +17,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -214,8 +215,12 @@ func (h *Hypervisor) Stop(ctx context.Context) error {
 // removeBridge removes the network's bridge where no daemon was left to do so.
 func (h *Hypervisor) removeBridge() error {
 	bridge := bridgePrefix + h.options.Name
-	if _, err := net.InterfaceByName(bridge); err != nil {
-		return nil // gone
+	interfaces, err := net.Interfaces()
+	if err != nil {
+		return fmt.Errorf("looking for bridge %s: %w", bridge, err)
+	}
+	if !slices.ContainsFunc(interfaces, func(i net.Interface) bool { return i.Name == bridge }) {
+		return nil
 	}
 	if out, err := exec.Command("ip", "link", "delete", bridge).CombinedOutput(); err != nil {
 		return fmt.Errorf("removing bridge %s: %w: %s", bridge, err, out)

@@ -16,17 +16,6 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(namespace.Run(m.Run)) }
 
-// shortDir is a directory whose path leaves room for sockets.
-func shortDir(t *testing.T) string {
-	t.Helper()
-	dir, err := os.MkdirTemp("", "hv")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = os.RemoveAll(dir) })
-	return dir
-}
-
 func start(t *testing.T, options Options) *Hypervisor {
 	t.Helper()
 	h, err := Start(t.Context(), options)
@@ -77,7 +66,7 @@ func startGuest(t *testing.T, h *Hypervisor) (pid int) {
 }
 
 func TestHypervisorHasItsNetworkAndPoolRunning(t *testing.T) {
-	h := start(t, Options{Dir: shortDir(t), Hosts: map[string]netip.Addr{"www.allowed.test": netip.MustParseAddr("203.0.113.10")}})
+	h := start(t, Options{Dir: t.TempDir(), Hosts: map[string]netip.Addr{"www.allowed.test": netip.MustParseAddr("203.0.113.10")}})
 	if got := virsh(t, h, "net-list", "--name"); got != Network {
 		t.Errorf("active networks %q, want %q", got, Network)
 	}
@@ -90,7 +79,7 @@ func TestHypervisorHasItsNetworkAndPoolRunning(t *testing.T) {
 }
 
 func TestRestartKeepsGuestsRunningAndStopEndsThem(t *testing.T) {
-	h := start(t, Options{Dir: shortDir(t)})
+	h := start(t, Options{Dir: t.TempDir()})
 	pid := startGuest(t, h)
 	if err := h.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -110,7 +99,7 @@ func TestRestartKeepsGuestsRunningAndStopEndsThem(t *testing.T) {
 }
 
 func TestStopEndsGuestsOfADaemonThatDied(t *testing.T) {
-	h := start(t, Options{Dir: shortDir(t)})
+	h := start(t, Options{Dir: t.TempDir()})
 	pid := startGuest(t, h)
 	h.libvirtd.kill()
 	if err := h.Stop(t.Context()); err != nil {
@@ -128,8 +117,8 @@ func TestStopEndsGuestsOfADaemonThatDied(t *testing.T) {
 }
 
 func TestHypervisorsSideBySideDoNotSeeEachOther(t *testing.T) {
-	one := start(t, Options{Dir: shortDir(t), Name: "one"})
-	two := start(t, Options{Dir: shortDir(t), Name: "two", Subnet: netip.MustParsePrefix("192.168.198.0/24")})
+	one := start(t, Options{Dir: t.TempDir(), Name: "one"})
+	two := start(t, Options{Dir: t.TempDir(), Name: "two", Subnet: netip.MustParsePrefix("192.168.198.0/24")})
 	startGuest(t, one)
 	if got := virsh(t, two, "list", "--name"); got != "" {
 		t.Errorf("the second hypervisor lists %q", got)
@@ -161,7 +150,7 @@ func TestStartRefusesWhatCannotWork(t *testing.T) {
 func TestStartGivesUpWhenItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := Start(ctx, Options{Dir: shortDir(t)}); !errors.Is(err, context.Canceled) {
+	if _, err := Start(ctx, Options{Dir: t.TempDir()}); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v, want that of the context", err)
 	}
 }

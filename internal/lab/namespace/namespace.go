@@ -63,12 +63,13 @@ func Run(fn func() int) int {
 	}
 	defer forward(cmd.Process)()
 	var exit *exec.ExitError
-	if err := cmd.Wait(); errors.As(err, &exit) {
-		return exitCode(exit.Sys().(syscall.WaitStatus))
-	} else if err != nil {
+	if err := cmd.Wait(); err != nil && !errors.As(err, &exit) {
 		return fail(fmt.Errorf("running in new namespaces: %w", err))
 	}
-	return 0
+	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok {
+		return exitCode(status)
+	}
+	return cmd.ProcessState.ExitCode()
 }
 
 // Command returns a command that starts this program with args inside new

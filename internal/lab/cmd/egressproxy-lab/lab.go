@@ -148,7 +148,8 @@ func (l lab) awaitHolder(ctx context.Context, ended <-chan error) (description, 
 		case <-tick.C:
 			var d description
 			if text, err := os.ReadFile(l.readyFile()); err == nil {
-				return d, json.Unmarshal(text, &d)
+				err = json.Unmarshal(text, &d)
+				return d, err
 			}
 		case err := <-ended:
 			return description{}, fmt.Errorf("its process ended: %w", err)

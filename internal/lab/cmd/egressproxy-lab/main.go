@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string) error {
 	if err != nil {
 		return err
 	}
-	flags.Usage = func() { fmt.Fprintf(flags.Output(), usage, filepath.Join(cache, "run")) }
+	flags.Usage = func() { _, _ = fmt.Fprintf(flags.Output(), usage, filepath.Join(cache, "run")) }
 	if err := flags.Parse(args); err != nil {
 		return exitError(2)
 	}

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -225,8 +226,7 @@ func (q quickstart) destroy(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	left := append(domains, volumesOfInstances(listing)...)
-	if len(left) > 0 {
+	if left := slices.Concat(domains, volumesOfInstances(listing)); len(left) > 0 {
 		return fmt.Errorf("the destroy left behind: %s", strings.Join(left, ", "))
 	}
 	fmt.Println("\nno domain, overlay or seed is left")
