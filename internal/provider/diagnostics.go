@@ -31,7 +31,7 @@ type failure struct {
 func diagnose(f failure) diag.Diagnostic {
 	summary := fmt.Sprintf("Unable to %s egress proxy %q", f.verb, f.name)
 	detail := sentence(f.err.Error())
-	var at path.Path
+	at := path.Empty()
 	if fault, ok := errors.AsType[*egress.Fault](f.err); ok {
 		at = attributePath(fault.Attribute)
 		detail = faultDetail(fault)

@@ -242,16 +242,16 @@ func proxyAttributes() map[string]schema.Attribute {
 func clientAttributes() map[string]schema.Attribute {
 	return map[string]schema.Attribute{
 		"password_wo": schema.StringAttribute{
-			MarkdownDescription: "The client's password. Write-only: it is in neither state nor plan, and only its hash reaches the machine. Changing it does nothing until `password_wo_version` changes.",
-			Required:            true,
+			MarkdownDescription: "Required. The client's password. Write-only: it is in neither state nor plan, and only its hash reaches the machine. Changing it does nothing until `password_wo_version` changes.",
+			Optional:            true,
 			Sensitive:           true,
 			WriteOnly:           true,
-			Validators:          []validator.String{password},
+			Validators:          []validator.String{requiredInEntry{}, password},
 		},
 		"password_wo_version": schema.Int64Attribute{
-			MarkdownDescription: "Version of `password_wo`, at least 1. Changing it replaces the instance.",
-			Required:            true,
-			Validators:          []validator.Int64{int64validator.AtLeast(1)},
+			MarkdownDescription: "Required. Version of `password_wo`, at least 1. Changing it replaces the instance.",
+			Optional:            true,
+			Validators:          []validator.Int64{requiredInEntry{}, int64validator.AtLeast(1)},
 		},
 		"allow_domains": allowDomains("Domains this client may reach beside the policy's."),
 	}
@@ -292,7 +292,7 @@ func allowDomains(what string) schema.Attribute {
 func healthCheckAttributes() map[string]schema.Attribute {
 	return map[string]schema.Attribute{
 		"target": schema.StringAttribute{
-			MarkdownDescription: "`HOST:PORT` that must be reachable through the proxy; the policy must permit it. Default: a domain that the policy or a client allows, on one of its ports. Required where none of them names a single host.",
+			MarkdownDescription: "`HOST:PORT` that must be reachable through the proxy; the policy must permit it. Default: the first single host, in alphabetical order, in the policy's `allow_domains`, else in those of the clients, on port 443 if `allow_ports` has it, else on the first of them. Required where no list names a single host.",
 			Optional:            true,
 			Computed:            true,
 			Validators:          []validator.String{hostPort},

@@ -189,11 +189,7 @@ func readHost(ctx context.Context, name string, model hostModel) (connection.Hos
 		HostKey:        ssh.HostKey.ValueString(),
 		KnownHostsFile: ssh.KnownHostsFile.ValueString(),
 	}
-	if text := ssh.Timeout.ValueString(); text != "" {
-		timeout, err := time.ParseDuration(text)
-		if err != nil {
-			diags.AddAttributeError(hostPath(name).AtName("ssh").AtName("timeout"), "Invalid duration", err.Error())
-		}
+	if timeout, err := time.ParseDuration(ssh.Timeout.ValueString()); err == nil { // else its validator says so
 		host.SSH.Timeout = timeout
 	}
 	return host, diags

@@ -40,9 +40,8 @@ func providerKVMAttributes() map[string]schema.Attribute {
 			Validators:          []validator.Map{mapvalidator.NoNullValues(), mapvalidator.KeysAre(entryName)},
 			NestedObject: schema.NestedAttributeObject{Attributes: map[string]schema.Attribute{
 				"uri": schema.StringAttribute{
-					MarkdownDescription: "The libvirt connection URI: `qemu:///system` for the daemon on this machine, `qemu+ssh://USER@HOST[:PORT]/system` for one reached over SSH.",
-					Required:            true,
-					Validators:          []validator.String{nonEmpty},
+					MarkdownDescription: "Required. The libvirt connection URI: `qemu:///system` for the daemon on this machine, `qemu+ssh://USER@HOST[:PORT]/system` for one reached over SSH.",
+					Optional:            true,
 				},
 				"ssh": schema.SingleNestedAttribute{
 					MarkdownDescription: "How to log in at a `qemu+ssh` host. Without it the keys of the SSH agent (`SSH_AUTH_SOCK`) are tried, and the host's key is looked up in `~/.ssh/known_hosts`.",
@@ -57,36 +56,36 @@ func providerKVMAttributes() map[string]schema.Attribute {
 			Validators:          []validator.Map{mapvalidator.NoNullValues()},
 			NestedObject: schema.NestedAttributeObject{Attributes: map[string]schema.Attribute{
 				"vcpus": schema.Int64Attribute{
-					MarkdownDescription: "Number of virtual CPUs; at least 1.",
-					Required:            true,
-					Validators:          []validator.Int64{int64validator.AtLeast(1)},
+					MarkdownDescription: "Required. Number of virtual CPUs, at least 1.",
+					Optional:            true,
+					Validators:          []validator.Int64{requiredInEntry{}, int64validator.AtLeast(1)},
 				},
 				"memory_mib": schema.Int64Attribute{
-					MarkdownDescription: "Memory in MiB; at least 128.",
-					Required:            true,
-					Validators:          []validator.Int64{int64validator.AtLeast(minMemoryMiB)},
+					MarkdownDescription: "Required. Memory in MiB, at least 128.",
+					Optional:            true,
+					Validators:          []validator.Int64{requiredInEntry{}, int64validator.AtLeast(minMemoryMiB)},
 				},
 				"disk_gib": schema.Int64Attribute{
-					MarkdownDescription: "Size of the root disk in GiB; at least 1, and not smaller than the image's virtual size.",
-					Required:            true,
-					Validators:          []validator.Int64{int64validator.AtLeast(1)},
+					MarkdownDescription: "Required. Size of the root disk in GiB, at least 1, and not smaller than the image's virtual size.",
+					Optional:            true,
+					Validators:          []validator.Int64{requiredInEntry{}, int64validator.AtLeast(1)},
 				},
 			}},
 		},
 		"images": schema.MapNestedAttribute{
-			MarkdownDescription: "Disk images to start machines from, by the name that an instance's `kvm.image` refers to. An image is fetched once per host and storage pool.",
+			MarkdownDescription: "Disk images to start machines from, in qcow2 or raw format and not compressed, by the name that an instance's `kvm.image` refers to. An image is fetched once per host and storage pool.",
 			Optional:            true,
 			Validators:          []validator.Map{mapvalidator.NoNullValues()},
 			NestedObject: schema.NestedAttributeObject{Attributes: map[string]schema.Attribute{
 				"source": schema.StringAttribute{
-					MarkdownDescription: "An `https://` or `http://` URL, or the path of a file on the machine Terraform runs on. A new source with the same checksum changes nothing.",
-					Required:            true,
-					Validators:          []validator.String{imageSource},
+					MarkdownDescription: "Required. An `https://` or `http://` URL, or the path of a file on the machine Terraform runs on. A new source with the same checksum changes nothing.",
+					Optional:            true,
+					Validators:          []validator.String{requiredInEntry{}, imageSource},
 				},
 				"sha256": schema.StringAttribute{
-					MarkdownDescription: "SHA-256 checksum of the file as it is at `source`, 64 hexadecimal digits. Changing it replaces the instances made from the image.",
-					Required:            true,
-					Validators:          []validator.String{sha256Sum},
+					MarkdownDescription: "Required. SHA-256 checksum of the file as it is at `source`, 64 hexadecimal digits. Changing it replaces the instances made from the image.",
+					Optional:            true,
+					Validators:          []validator.String{requiredInEntry{}, sha256Sum},
 				},
 			}},
 		},

@@ -9,7 +9,12 @@ import (
 	"time"
 
 	"github.com/hashicorp/terraform-plugin-framework-validators/int64validator"
+	"github.com/hashicorp/terraform-plugin-framework/attr"
+	"github.com/hashicorp/terraform-plugin-framework/diag"
+	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/schema/validator"
+	"github.com/hashicorp/terraform-plugin-framework/tfsdk"
+	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm"
@@ -54,6 +59,34 @@ func (r stringRule) ValidateString(_ context.Context, req validator.StringReques
 	if err := r.check(req.ConfigValue.ValueString()); err != nil {
 		resp.Diagnostics.AddAttributeError(req.Path, fmt.Sprintf("Invalid value of %s", req.Path), sentence(err.Error()))
 	}
+}
+
+// requiredInEntry makes an attribute of a map's entries required. The schema's
+// own Required cannot be used there: it takes the attributes of an entry that
+// is not known yet, such as a module's output, for missing.
+type requiredInEntry struct{}
+
+func (requiredInEntry) Description(context.Context) string { return "value must be given" }
+
+func (r requiredInEntry) MarkdownDescription(ctx context.Context) string { return r.Description(ctx) }
+
+func (r requiredInEntry) ValidateString(ctx context.Context, req validator.StringRequest, resp *validator.StringResponse) {
+	r.check(ctx, req.Config, req.Path, req.ConfigValue, &resp.Diagnostics)
+}
+
+func (r requiredInEntry) ValidateInt64(ctx context.Context, req validator.Int64Request, resp *validator.Int64Response) {
+	r.check(ctx, req.Config, req.Path, req.ConfigValue, &resp.Diagnostics)
+}
+
+func (requiredInEntry) check(ctx context.Context, config tfsdk.Config, at path.Path, value attr.Value, diags *diag.Diagnostics) {
+	if !value.IsNull() {
+		return
+	}
+	var entry types.Object
+	if d := config.GetAttribute(ctx, at.ParentPath(), &entry); d.HasError() || entry.IsNull() || entry.IsUnknown() {
+		return
+	}
+	diags.AddAttributeError(at, fmt.Sprintf("Missing value of %s", at), fmt.Sprintf("%s is required. Give it a value.", at))
 }
 
 func checkNonEmpty(s string) error {

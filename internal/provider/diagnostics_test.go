@@ -1,0 +1,161 @@
+package provider
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/terraform-plugin-framework/diag"
+	"github.com/hashicorp/terraform-plugin-framework/path"
+	"github.com/hashicorp/terraform-plugin-go/tfprotov6"
+	"github.com/hashicorp/terraform-plugin-go/tftypes"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+)
+
+func TestDiagnoseSaysWhatWasDoneWhereAndWhatToDo(t *testing.T) {
+	fault := &egress.Fault{
+		Kind: egress.ErrPermanent, Doing: "starting domain ci", Host: "hv1", Cause: errors.New("out of memory"),
+		Remedy: "Choose a smaller one.", Attribute: "kvm.memory_mib", Console: []string{"line one", "line two"},
+	}
+	for name, c := range map[string]struct {
+		failure failure
+		at      path.Path
+		detail  string
+	}{
+		"fault": {
+			failure{verb: "create", name: "ci", err: fault}, path.Root("kvm").AtName("memory_mib"),
+			"While starting domain ci on host hv1: out of memory.\n\nThe guest's console ended with:\n  line one\n  line two\n\nChoose a smaller one.",
+		},
+		"fault within": {
+			failure{verb: "update", name: "ci", err: fmt.Errorf("second try: %w", &egress.Fault{Doing: "storing tags", Kind: egress.ErrTransient})}, path.Empty(),
+			"Second try: storing tags: temporary failure.\n\nWhile storing tags: temporary failure.",
+		},
+		"plain error": {
+			failure{verb: "delete", name: "ci", err: errors.New("no route to host")}, path.Empty(),
+			"No route to host.",
+		},
+		"time limit of a creation": {
+			failure{verb: "create", name: "ci", err: context.DeadlineExceeded, timedOut: true, limit: 90 * time.Second, kept: true}, path.Empty(),
+			"Context deadline exceeded.\n\nThe time limit of 1m30s was reached. Raise timeouts.create if it only needs longer. " +
+				"What exists of the instance is kept in the state, marked as tainted: the next apply replaces it, and destroy removes it.",
+		},
+		"interrupted before anything was made": {
+			failure{verb: "create", name: "ci", err: context.Canceled, interrupted: true}, path.Empty(),
+			"Context canceled.\n\nThe operation was interrupted. Nothing of the instance was made.",
+		},
+		"time limit of a removal": {
+			failure{verb: "delete", name: "ci", err: context.DeadlineExceeded, timedOut: true, limit: time.Minute}, path.Empty(),
+			"Context deadline exceeded.\n\nThe time limit of 1m0s was reached. Raise timeouts.delete if it only needs longer. The state is as it was: run the same command again.",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := diagnose(c.failure)
+			if want := fmt.Sprintf("Unable to %s egress proxy %q", c.failure.verb, "ci"); d.Summary() != want {
+				t.Errorf("summary %q, want %q", d.Summary(), want)
+			}
+			if d.Detail() != c.detail {
+				t.Errorf("detail:\n%s\nwant:\n%s", d.Detail(), c.detail)
+			}
+			at := path.Empty()
+			if located, ok := d.(diag.DiagnosticWithPath); ok {
+				at = located.Path()
+			}
+			if !at.Equal(c.at) {
+				t.Errorf("at %s, want %s", at, c.at)
+			}
+		})
+	}
+}
+
+func TestAttributePathFindsUserNamesWithDots(t *testing.T) {
+	clients := path.Root("proxy").AtName("clients")
+	for dotted, want := range map[string]path.Path{
+		"name":                            path.Root("name"),
+		"kvm.image":                       path.Root("kvm").AtName("image"),
+		"proxy.policy.allow_ports":        path.Root("proxy").AtName("policy").AtName("allow_ports"),
+		"proxy.clients":                   clients,
+		"proxy.clients.ci":                clients.AtMapKey("ci"),
+		"proxy.clients.a.b":               clients.AtMapKey("a.b"),
+		"proxy.clients.a.b.allow_domains": clients.AtMapKey("a.b").AtName("allow_domains"),
+		"proxy.clients.ci.password_wo":    clients.AtMapKey("ci").AtName("password_wo"),
+		"":                                path.Empty(),
+	} {
+		if got := attributePath(dotted); !got.Equal(want) {
+			t.Errorf("%q is read as %s, want %s", dotted, got, want)
+		}
+	}
+}
+
+// slowBackend makes a part of an instance and then waits for its context.
+type slowBackend struct {
+	*fakeBackend
+	begun chan struct{}
+}
+
+func (b slowBackend) Create(ctx context.Context, spec egress.Spec) (egress.Instance, error) {
+	instance, err := b.fakeBackend.Create(ctx, spec)
+	close(b.begun)
+	<-ctx.Done()
+	return instance, errors.Join(err, ctx.Err())
+}
+
+func TestACreationCutShortIsSavedCompletely(t *testing.T) {
+	for name, c := range map[string]struct {
+		config    tree
+		interrupt bool
+		says      string
+	}{
+		"by its time limit": {instanceTree().with("timeouts.create", "50ms"), false, "timeouts.create"},
+		"by Terraform":      {instanceTree(), true, "interrupted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			backend := slowBackend{newFakeBackend(), make(chan struct{})}
+			backend.halfway = true
+			backend.fail("create", errors.New("still waiting for an address"))
+			p := newClient(t, backend)
+			p.configure(providerTree())
+			planned := p.plan(c.config, p.nothing())
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			if c.interrupt {
+				go func() { <-backend.begun; cancel() }()
+			}
+			resp, err := p.server.ApplyResourceChange(ctx, &tfprotov6.ApplyResourceChangeRequest{
+				TypeName: resourceType, Config: p.pack(value(t, p.resource().ValueType(), c.config)),
+				PriorState: p.pack(p.nothing()), PlannedState: planned.PlannedState,
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			expectOne(t, resp.Diagnostics, "", []string{"Still waiting for an address", c.says, "tainted"})
+			state := p.unpack(resp.NewState)
+			if !state.IsFullyKnown() {
+				t.Errorf("the state holds unknown values: %s", state)
+			}
+			for at, want := range map[string]string{"id": "kvm://hv1/ci-egress-1", "state": "provisioning", "kvm.mac": "52:54:00:00:00:01", "kvm.image_sha256": sumA} {
+				if got := textAt(t, state, at); got != want {
+					t.Errorf("%s is %q, want %q", at, got, want)
+				}
+			}
+			if strings.Contains(state.String(), secretText) {
+				t.Errorf("the state holds the password")
+			}
+		})
+	}
+}
+
+func textAt(t *testing.T, v tftypes.Value, dotted string) string {
+	t.Helper()
+	var text *string
+	if err := at(t, v, dotted).As(&text); err != nil {
+		t.Fatal(err)
+	}
+	if text == nil {
+		return ""
+	}
+	return *text
+}
