@@ -1,7 +1,7 @@
 // Package squidns runs the real Squid against a made-up internet, for tests of
 // the configuration that package proxy renders.
 //
-// Everything happens in network and mount namespaces that end with the test
+// Everything happens in network, mount and process namespaces that end with the test
 // process: every address, public or private, is local to them and answered by
 // one origin server, names come from a DNS server of the package's own, and
 // /etc/squid, /run and Squid's logs are empty file systems. So whatever Squid
