@@ -48,9 +48,9 @@ func (h *host) ensureBase(ctx context.Context, pool storagePool, want egress.Ima
 
 	source, err := image.Source{Location: want.Source, SHA256: want.SHA256}.Open(ctx)
 	if err != nil {
-		return baseImage{}, h.fault("opening image "+want.Name, err)
+		return baseImage{}, err
 	}
-	defer source.Close() //nolint:errcheck // only read from
+	defer source.Close()
 	header := source.Header()
 	if err := accept(header.VirtualSize); err != nil {
 		return baseImage{}, err

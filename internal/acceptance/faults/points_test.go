@@ -1,0 +1,257 @@
+package faults
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm/connection"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/guest"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/hypervisor"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/wire"
+)
+
+// point is one call that goes wrong in one way.
+type point struct {
+	procedure uint32
+	nth       int
+	fault     wire.Fault
+}
+
+func (p point) String() string {
+	return fmt.Sprintf("%s/%d/%s", wire.Name(p.procedure), p.nth, p.fault)
+}
+
+func (p point) rule() wire.Rule {
+	return wire.Rule{Procedure: p.procedure, Nth: p.nth, Fault: p.fault, Error: wire.Error{Code: 1, Message: "injected failure"}}
+}
+
+// timeout bounds the operation under the fault: an answer that never comes
+// must not be waited for any longer.
+func (p point) timeout() time.Duration {
+	if p.fault == wire.Hang || p.fault == wire.HangReply {
+		return 5 * time.Second
+	}
+	return time.Minute
+}
+
+var allFaults = []wire.Fault{wire.ErrorReply, wire.DropBefore, wire.DropAfter, wire.Hang, wire.HangReply}
+
+// repeats is how many occurrences of one call are tried: those of a loop are
+// all alike.
+const repeats = 3
+
+// pointsOf lists the points of an operation that made these calls.
+func pointsOf(calls map[uint32]int) []point {
+	var out []point
+	for _, procedure := range slices.Sorted(maps.Keys(calls)) {
+		if procedure == wire.ProcConnectClose { // the farewell; nobody waits for its answer
+			continue
+		}
+		for nth := 1; nth <= min(calls[procedure], repeats); nth++ {
+			for _, fault := range allFaults {
+				out = append(out, point{procedure, nth, fault})
+			}
+		}
+	}
+	return out
+}
+
+// added is how many calls were made since before.
+func added(before, after map[uint32]int) map[uint32]int {
+	out := map[uint32]int{}
+	for procedure, n := range after {
+		if n > before[procedure] {
+			out[procedure] = n - before[procedure]
+		}
+	}
+	return out
+}
+
+// runPoints runs all points and prints how many held.
+func runPoints(t *testing.T, suite string, points []point, run func(t *testing.T, name string, p point)) {
+	var held atomic.Int64
+	t.Run("points", func(t *testing.T) {
+		for i, p := range points {
+			t.Run(p.String(), func(t *testing.T) {
+				t.Parallel()
+				run(t, fmt.Sprintf("%s-%03d", suite, i), p)
+				if !t.Failed() {
+					held.Add(1)
+				}
+			})
+		}
+	})
+	fmt.Printf("faults-%s: %d points, %d held\n", suite, len(points), held.Load())
+}
+
+func TestFaultInCreateNeverKeepsTheNextApplyFromConverging(t *testing.T) {
+	w := newWorld(t)
+	plantLease(t, "create-clean")
+	want := spec(t, "create-clean", guest.TinyIdle, true)
+	mustCreate(t, w.backend, want)
+	points := pointsOf(w.link.Calls())
+	mustDelete(t, w.backend, want.ID)
+
+	runPoints(t, "create", points, func(t *testing.T, name string, p point) {
+		w := newWorld(t)
+		plantLease(t, name)
+		want := spec(t, name, guest.TinyIdle, true)
+		w.link.Inject(p.rule())
+		ctx, cancel := context.WithTimeout(t.Context(), p.timeout())
+		began := time.Now()
+		made, err := w.backend.Create(ctx, want)
+		cancel()
+		if took := time.Since(began); took > p.timeout()+15*time.Second {
+			t.Errorf("the failed create took %s", took)
+		}
+		w.link.Heal()
+		if err == nil {
+			checkMade(t, w.backend, want)
+			mustDelete(t, w.backend, want.ID)
+			checkNothingLeft(t, want)
+			return
+		}
+		if fault := new(egress.Fault); !errors.As(err, &fault) || fault.Doing == "" || fault.Host != "lab" {
+			t.Errorf("the error does not say what was done where: %v", err)
+		}
+		// What comes next is another process. Terraform keeps what was
+		// returned as tainted, and replaces it; what was not, it makes anew.
+		next := newBackend(t, w)
+		if !made.ID.IsZero() {
+			mustDelete(t, next, made.ID)
+		}
+		mustCreate(t, next, want)
+		checkMade(t, next, want)
+		mustDelete(t, next, want.ID)
+		checkNothingLeft(t, want)
+	})
+}
+
+func TestFaultInDeleteLeavesNothingBehindAfterTheNextOne(t *testing.T) {
+	w := newWorld(t)
+	plantLease(t, "delete-clean")
+	want := spec(t, "delete-clean", guest.TinyIdle, false)
+	mustCreate(t, w.backend, want)
+	before := w.link.Calls()
+	mustDelete(t, w.backend, want.ID)
+	points := pointsOf(added(before, w.link.Calls()))
+
+	runPoints(t, "delete", points, func(t *testing.T, name string, p point) {
+		w := newWorld(t)
+		plantLease(t, name)
+		want := spec(t, name, guest.TinyIdle, false)
+		mustCreate(t, w.backend, want)
+		w.link.Inject(p.rule())
+		ctx, cancel := context.WithTimeout(t.Context(), p.timeout())
+		err := w.backend.Delete(ctx, want.ID)
+		cancel()
+		w.link.Heal()
+		if err == nil {
+			checkNothingLeft(t, want)
+			return
+		}
+		mustDelete(t, newBackend(t, w), want.ID)
+		checkNothingLeft(t, want)
+	})
+}
+
+func TestFaultInGetIsNeverTakenForNotFound(t *testing.T) {
+	w := newWorld(t)
+	plantLease(t, "get-clean")
+	want := spec(t, "get-clean", guest.TinyIdle, false)
+	mustCreate(t, w.backend, want)
+	before := w.link.Calls()
+	if _, err := w.backend.Get(t.Context(), want.ID); err != nil {
+		t.Fatal(err)
+	}
+	points := pointsOf(added(before, w.link.Calls()))
+	points = append(points, pointsOf(map[uint32]int{wire.ProcAuthList: 1, wire.ProcConnectOpen: 1})...)
+
+	runPoints(t, "get", points, func(t *testing.T, _ string, p point) {
+		w := newWorld(t)
+		w.link.Inject(p.rule())
+		ctx, cancel := context.WithTimeout(t.Context(), p.timeout())
+		defer cancel()
+		got, err := w.backend.Get(ctx, want.ID)
+		if errors.Is(err, egress.ErrNotFound) {
+			t.Errorf("taken for not found: %v", err)
+		}
+		if err == nil && (got.ID != want.ID || got.ConfigHash != want.ConfigHash()) {
+			t.Errorf("read as %+v", got)
+		}
+	})
+	mustDelete(t, w.backend, want.ID)
+}
+
+// newBackend is what another process would use on the same link.
+func newBackend(t *testing.T, w world) *kvm.Backend {
+	t.Helper()
+	backend := kvm.New(kvm.Config{
+		Hosts:         map[string]connection.Host{"lab": {Name: "lab", URI: "qemu+unix:///system?socket=" + w.socket}},
+		ShutdownGrace: time.Millisecond, // these guests do not listen to the power button
+	})
+	t.Cleanup(func() { _ = backend.Close() })
+	return backend
+}
+
+func mustCreate(t *testing.T, backend *kvm.Backend, want egress.Spec) egress.Instance {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	made, err := backend.Create(ctx, want)
+	if err != nil {
+		t.Fatalf("create: %v", err)
+	}
+	return made
+}
+
+func mustDelete(t *testing.T, backend *kvm.Backend, id egress.ProviderID) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if err := backend.Delete(ctx, id); err != nil {
+		t.Fatalf("delete: %v", err)
+	}
+}
+
+// checkMade checks that the instance is there, whole, once.
+func checkMade(t *testing.T, backend *kvm.Backend, want egress.Spec) {
+	t.Helper()
+	got, err := backend.Get(t.Context(), want.ID)
+	if err != nil {
+		t.Fatalf("get: %v", err)
+	}
+	if got.State != egress.Running || got.Unfinished || got.ConfigHash != want.ConfigHash() || !maps.Equal(got.Tags, want.Tags) || len(got.Addresses) != 1 {
+		t.Errorf("made as %+v", got)
+	}
+	if got := volumes(t, "egressproxy-"+want.ID.Name+"-"); !slices.Equal(got, []string{"egressproxy-" + want.ID.Name + "-root.qcow2", "egressproxy-" + want.ID.Name + "-seed.iso"}) {
+		t.Errorf("the instance has volumes %q", got)
+	}
+	if got := volumes(t, want.KVM.Image.SHA256); len(got) != 2 {
+		t.Errorf("the image has volumes %q, want one copy and its marker", got)
+	}
+	if _, err := backend.Create(t.Context(), want); !errors.Is(err, egress.ErrAlreadyExists) {
+		t.Errorf("creating it again: %v, want already exists", err)
+	}
+}
+
+func checkNothingLeft(t *testing.T, want egress.Spec) {
+	t.Helper()
+	if domainExists(t, want.ID.Name) {
+		t.Errorf("domain %s is left", want.ID.Name)
+	}
+	if left := volumes(t, "egressproxy-"+want.ID.Name+"-"); len(left) != 0 {
+		t.Errorf("volumes %q are left", left)
+	}
+	if files := poolFiles(t, want.ID.Name); len(files) != 0 {
+		t.Errorf("files %q are left in pool %s", files, hypervisor.Pool)
+	}
+}
