@@ -18,6 +18,7 @@ import (
 )
 
 func TestTerraformAppliesThenPlansNothingThenImports(t *testing.T) {
+	t.Parallel()
 	backend := newFakeBackend()
 	run(t, backend,
 		resource.TestStep{
@@ -57,6 +58,7 @@ func TestTerraformAppliesThenPlansNothingThenImports(t *testing.T) {
 }
 
 func TestTerraformPlansNothingAfterImport(t *testing.T) {
+	t.Parallel()
 	for name, arguments := range map[string][]string{
 		"with a machine type": {kvmArgument, proxyArgument, `tags = { env = "prod" }`},
 		"with sizes":          {`kvm = { host = "hv1", vcpus = 1, memory_mib = 512, disk_gib = 4, image = "debian12", network = "default" }`, proxyArgument},
@@ -97,6 +99,7 @@ func TestTerraformPlansNothingAfterImport(t *testing.T) {
 }
 
 func TestTerraformRefusesImportIDsByTheirForm(t *testing.T) {
+	t.Parallel()
 	for id, want := range map[string]string{
 		"ci-egress-1":           `expected kvm://HOST/NAME`,
 		"kvm://hv1/a/b":         `expected kvm://HOST/NAME`,
@@ -113,6 +116,7 @@ func TestTerraformRefusesImportIDsByTheirForm(t *testing.T) {
 }
 
 func TestTerraformStartsAStoppedInstance(t *testing.T) {
+	t.Parallel()
 	backend := newFakeBackend()
 	onlyState := planCheck(func(plan *tfjson.Plan) error {
 		change := plan.ResourceChanges[0].Change
@@ -149,6 +153,7 @@ func TestTerraformStartsAStoppedInstance(t *testing.T) {
 }
 
 func TestTerraformCreatesAVanishedInstance(t *testing.T) {
+	t.Parallel()
 	backend := newFakeBackend()
 	run(t, backend,
 		resource.TestStep{Config: instance(kvmArgument, proxyArgument)},
@@ -161,6 +166,7 @@ func TestTerraformCreatesAVanishedInstance(t *testing.T) {
 }
 
 func TestTerraformKeepsTheStateWhenTheHostCannotBeAsked(t *testing.T) {
+	t.Parallel()
 	backend := newFakeBackend()
 	unreachable := &egress.Fault{Kind: egress.ErrUnreachable, Doing: "reading domain ci-egress-1", Host: "hv1", Cause: errors.New("connection reset by peer")}
 	run(t, backend,
@@ -179,6 +185,7 @@ func TestTerraformKeepsTheStateWhenTheHostCannotBeAsked(t *testing.T) {
 }
 
 func TestTerraformTaintsAHalfMadeInstanceAndReplacesIt(t *testing.T) {
+	t.Parallel()
 	backend := newFakeBackend()
 	backend.halfway = true
 	died := &egress.Fault{

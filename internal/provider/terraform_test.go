@@ -37,6 +37,8 @@ const (
 
 	address    = "egressproxy_instance.ci"
 	secretText = "correct-horse-battery-staple"
+
+	secretUserData = "#cloud-config secret-user-data"
 )
 
 var ciID = egress.ProviderID{Backend: egress.KVM, Location: "hv1", Name: "ci-egress-1"}
@@ -51,6 +53,10 @@ provider "egressproxy" {
   default_tags = { team = "platform" }
 }
 variable "password" {
+  type      = string
+  sensitive = true
+}
+variable "user_data" {
   type      = string
   sensitive = true
 }
@@ -71,7 +77,7 @@ func instance(arguments ...string) string {
 }
 
 func variables() config.Variables {
-	return config.Variables{"password": config.StringVariable(secretText)}
+	return config.Variables{"password": config.StringVariable(secretText), "user_data": config.StringVariable(secretUserData)}
 }
 
 func factories(backend egress.Backend, options ...Option) map[string]func() (tfprotov6.ProviderServer, error) {
