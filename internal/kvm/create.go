@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
 
 	"github.com/digitalocean/go-libvirt"
 
@@ -162,9 +160,18 @@ func (b *Backend) whatExists(ctx context.Context, h *host, id egress.ProviderID)
 	return instance
 }
 
-// seedISO renders what configures the machine on its first boot.
+// seedISO renders what configures the machine on its first boot: a person's own
+// part, then ours, which cloud-init merges into it.
 func seedISO(spec egress.Spec, mac string) ([]byte, error) {
 	var parts []cloudinit.Part
+	if !spec.UserData.IsZero() {
+		own := []byte(spec.UserData.Reveal())
+		contentType, err := cloudinit.DetectContentType(own)
+		if err != nil {
+			return nil, &egress.Fault{Kind: egress.ErrPermanent, Doing: "reading user-data", Cause: err, Attribute: "user_data"}
+		}
+		parts = append(parts, cloudinit.Part{ContentType: contentType, Name: "user-data", Content: own})
+	}
 	if spec.Proxy != nil {
 		setup, err := proxy.Render(*spec.Proxy)
 		if err != nil {
@@ -180,14 +187,6 @@ func seedISO(spec egress.Spec, mac string) ([]byte, error) {
 		}
 		parts = append(parts, cloudinit.Part{ContentType: "text/cloud-config", Name: "egressproxy.cfg", Content: config})
 	}
-	if !spec.UserData.IsZero() {
-		own := []byte(spec.UserData.Reveal())
-		contentType, err := cloudinit.DetectContentType(own)
-		if err != nil {
-			return nil, &egress.Fault{Kind: egress.ErrPermanent, Doing: "reading user-data", Cause: err, Attribute: "user_data"}
-		}
-		parts = append(parts, cloudinit.Part{ContentType: contentType, Name: "user-data", Content: own})
-	}
 	userData, err := cloudinit.UserData(parts...)
 	if err != nil {
 		return nil, err
@@ -198,15 +197,4 @@ func seedISO(spec egress.Spec, mac string) ([]byte, error) {
 		UserData:      userData,
 		NetworkConfig: cloudinit.NetworkConfigDHCP(mac),
 	}.ISO()
-}
-
-// probeClient picks the client to probe as: the first, by name, that the
-// policy lets through to the target.
-func probeClient(p egress.Proxy, host string, port int) (string, bool) {
-	for _, name := range slices.Sorted(maps.Keys(p.Clients)) {
-		if proxy.Allows(p, name, host, port) {
-			return name, true
-		}
-	}
-	return "", false
 }

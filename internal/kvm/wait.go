@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 	"time"
 
@@ -14,6 +12,7 @@ import (
 
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/probe"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/proxy"
 )
 
 // startAndAwait starts the machine unless it runs, and waits until it has an
@@ -169,15 +168,7 @@ func (b *Backend) check(ctx context.Context, addr netip.Addr, spec egress.Spec) 
 	if spec.Proxy == nil || spec.HealthCheck.From == egress.FromNone {
 		return nil
 	}
-	targetHost, portText, err := net.SplitHostPort(spec.HealthCheck.Target)
-	if err != nil {
-		return fmt.Errorf("health_check.target %q: %w", spec.HealthCheck.Target, err)
-	}
-	port, err := strconv.Atoi(portText)
-	if err != nil {
-		return fmt.Errorf("health_check.target %q: %w", spec.HealthCheck.Target, err)
-	}
-	user, ok := probeClient(*spec.Proxy, targetHost, port)
+	user, ok := proxy.TargetClient(*spec.Proxy, spec.HealthCheck.Target)
 	if !ok {
 		return fmt.Errorf("no client may reach health_check.target %q", spec.HealthCheck.Target)
 	}

@@ -1,8 +1,11 @@
 package provider
 
 import (
+	"context"
 	"fmt"
 	"sync"
+
+	"github.com/hashicorp/terraform-plugin-log/tflog"
 
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm"
@@ -20,7 +23,7 @@ type backends struct {
 // place when there are any.
 func newBackends(hosts table[connection.Host], fixed map[egress.Kind]egress.Backend) *backends {
 	b := &backends{hosts: hosts, byKind: map[egress.Kind]func() egress.Backend{
-		egress.KVM: sync.OnceValue(func() egress.Backend { return kvm.New(kvm.Config{Hosts: hosts.known()}) }),
+		egress.KVM: sync.OnceValue(func() egress.Backend { return kvm.New(kvm.Config{Hosts: hosts.known(), Log: debugLog}) }),
 	}}
 	for kind, backend := range fixed {
 		b.byKind[kind] = func() egress.Backend { return backend }
@@ -64,4 +67,9 @@ func (b *backends) of(id egress.ProviderID) (egress.Backend, error) {
 	case present:
 	}
 	return backend(), nil
+}
+
+// debugLog writes a backend's log lines at level DEBUG.
+func debugLog(ctx context.Context, message string, fields map[string]any) {
+	tflog.Debug(ctx, message, fields)
 }

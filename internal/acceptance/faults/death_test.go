@@ -23,18 +23,18 @@ func TestGuestThatDiesEndsTheWaitWithItsReasonAndLastLines(t *testing.T) {
 		reason string
 	}{
 		"powers-off": {guest.TinyPowersOff, func(t *testing.T, name string) {
-			await(t, "the guest to power off", func() bool { return domainState(name) == "shut off (shutdown)" })
+			await(t, "the guest to power off", func() bool { return domainState(t, name) == "shut off (shutdown)" })
 		}, "shut off (the guest powered off)"},
 		"panics": {guest.TinyPanics, func(t *testing.T, name string) {
-			await(t, "the guest to run", func() bool { return domainState(name) == "running (booted)" })
+			await(t, "the guest to run", func() bool { return domainState(t, name) == "running (booted)" })
 		}, "Kernel panic - not syncing"},
 		// QEMU stops a machine so when KVM gives up on it.
 		"stopped-by-qemu": {guest.TinyIdle, func(t *testing.T, name string) {
-			await(t, "the guest to run", func() bool { return domainState(name) == "running (booted)" })
+			await(t, "the guest to run", func() bool { return domainState(t, name) == "running (booted)" })
 			virsh(t, "qemu-monitor-command", name, "--hmp", "stop")
 		}, "paused (QEMU stopped it"},
 		"ended-by-a-person": {guest.TinyIdle, func(t *testing.T, name string) {
-			await(t, "the guest to run", func() bool { return domainState(name) == "running (booted)" })
+			await(t, "the guest to run", func() bool { return domainState(t, name) == "running (booted)" })
 			virsh(t, "destroy", name)
 		}, "shut off (destroyed)"},
 	} {

@@ -5,15 +5,11 @@ package faults
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
 	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,11 +21,8 @@ import (
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/wire"
 )
 
-// hv is the hypervisor that all tests share; labDir is where it keeps itself.
-var (
-	hv     *hypervisor.Hypervisor
-	labDir string
-)
+// hv is the hypervisor that all tests share.
+var hv *hypervisor.Hypervisor
 
 func TestMain(m *testing.M) {
 	os.Exit(namespace.Run(func() int {
@@ -39,7 +32,6 @@ func TestMain(m *testing.M) {
 			return 1
 		}
 		defer os.RemoveAll(dir) //nolint:errcheck // a leftover in the temporary directory at worst
-		labDir = dir
 		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 		defer cancel()
 		if hv, err = hypervisor.Start(ctx, hypervisor.Options{Dir: filepath.Join(dir, "hv")}); err != nil {
@@ -84,7 +76,14 @@ func newWorld(t *testing.T) world {
 // so that the upload is part of what is tested.
 func spec(t *testing.T, name string, kind guest.Kind, unique bool) egress.Spec {
 	t.Helper()
-	path, sum := tinyImage(t, kind, map[bool]string{true: name, false: ""}[unique])
+	mark := ""
+	if unique {
+		mark = name
+	}
+	path, sum, err := guest.MarkedTiny(kind, mark, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
 	return egress.Spec{
 		ID:          egress.ProviderID{Backend: egress.KVM, Location: "lab", Name: name},
 		Tags:        egress.Tags{"test": t.Name()},
@@ -95,34 +94,17 @@ func spec(t *testing.T, name string, kind guest.Kind, unique bool) egress.Spec {
 	}
 }
 
-// leases gives guests that cannot ask for one a DHCP lease, by writing the file
-// in which libvirt looks for those of its networks.
-var leases struct {
-	sync.Mutex
-	entries []map[string]any
-}
+// leased counts the leases that were planted.
+var leased atomic.Uint32
 
-func plantLease(t *testing.T, name string) netip.Addr {
+// plantLease gives an instance's guest, which cannot ask for one, an address.
+func plantLease(t *testing.T, name string) {
 	t.Helper()
-	leases.Lock()
-	defer leases.Unlock()
-	n := len(leases.entries)
-	addr := netip.AddrFrom4([4]byte{198, 18, byte(n / 250), byte(n%250 + 1)})
-	leases.entries = append(leases.entries, map[string]any{
-		"ip-address": addr.String(), "mac-address": kvm.MACAddress("lab", name), "expiry-time": time.Now().Add(time.Hour).Unix(),
-	})
-	content, err := json.Marshal(leases.entries)
-	if err != nil {
+	n := leased.Add(1)
+	// 198.18.0.0/15 is for tests of network devices (RFC 2544).
+	if err := hv.PlantLease(kvm.MACAddress("lab", name), netip.AddrFrom4([4]byte{198, 18, byte(n / 250), byte(n%250 + 1)})); err != nil {
 		t.Fatal(err)
 	}
-	path := filepath.Join(labDir, "hv", "lib", "dnsmasq", "lab-lab.status")
-	if err := os.WriteFile(path+".new", content, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		t.Fatal(err)
-	}
-	return addr
 }
 
 // virsh asks the daemon past the link.
@@ -137,54 +119,25 @@ func virsh(t *testing.T, args ...string) string {
 	return out
 }
 
-// volumes names the volumes in the pool that contain text.
+// volumes names the files in the pool that contain text.
 func volumes(t *testing.T, text string) []string {
 	t.Helper()
-	var found []string
-	for line := range strings.Lines(virsh(t, "vol-list", hypervisor.Pool)) {
-		if fields := strings.Fields(line); len(fields) > 0 && strings.Contains(fields[0], text) {
-			found = append(found, fields[0])
-		}
-	}
-	return found
-}
-
-func domainExists(t *testing.T, name string) bool {
-	t.Helper()
-	for line := range strings.Lines(virsh(t, "list", "--all", "--name")) {
-		if strings.TrimSpace(line) == name {
-			return true
-		}
-	}
-	return false
-}
-
-// poolFiles names the files in the pool's directory that contain text.
-func poolFiles(t *testing.T, text string) []string {
-	t.Helper()
-	entries, err := os.ReadDir(hv.PoolDir)
+	found, err := hv.PoolFiles(text)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var found []string
-	for _, entry := range entries {
-		if strings.Contains(entry.Name(), "egressproxy-"+text+"-") {
-			found = append(found, entry.Name())
-		}
-	}
 	return found
 }
 
-// domainState gives a domain's state with its reason, as in "running (booted)",
-// or nothing while there is no such domain.
-func domainState(name string) string {
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+func domainState(t *testing.T, name string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	out, err := hv.Virsh(ctx, "domstate", "--reason", name)
+	state, err := hv.DomainState(ctx, name)
 	if err != nil {
-		return ""
+		t.Fatal(err)
 	}
-	return strings.TrimSpace(out)
+	return state
 }
 
 // await waits for a condition, for a minute.
@@ -209,24 +162,4 @@ func reached(ctx context.Context, condition func() bool) bool {
 		}
 	}
 	return true
-}
-
-// tinyImage writes a boot sector as an image; another mark makes it another
-// image.
-func tinyImage(t *testing.T, kind guest.Kind, mark string) (path, sum string) {
-	t.Helper()
-	path, err := guest.Tiny(kind, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	content = append(content, fmt.Appendf(nil, "%-512s", mark)...)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	digest := sha256.Sum256(content)
-	return path, hex.EncodeToString(digest[:])
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm/connection"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/guest"
-	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/hypervisor"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/wire"
 )
 
@@ -245,13 +244,10 @@ func checkMade(t *testing.T, backend *kvm.Backend, want egress.Spec) {
 
 func checkNothingLeft(t *testing.T, want egress.Spec) {
 	t.Helper()
-	if domainExists(t, want.ID.Name) {
-		t.Errorf("domain %s is left", want.ID.Name)
+	if state := domainState(t, want.ID.Name); state != "" {
+		t.Errorf("domain %s is left, %s", want.ID.Name, state)
 	}
 	if left := volumes(t, "egressproxy-"+want.ID.Name+"-"); len(left) != 0 {
 		t.Errorf("volumes %q are left", left)
-	}
-	if files := poolFiles(t, want.ID.Name); len(files) != 0 {
-		t.Errorf("files %q are left in pool %s", files, hypervisor.Pool)
 	}
 }

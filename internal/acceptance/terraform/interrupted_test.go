@@ -26,6 +26,7 @@ func TestProviderKilledAfterAnyStepOfCreateConvergesOnTheNextApply(t *testing.T)
 		"mark-cleared":       {Procedure: wire.ProcDomainSetMetadata, Nth: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			instance, link := newTiny(t, "killed-"+name, guest.TinyIdle)
 			plantLease(t, instance.Name)
 			w := newWorkspace(t)
@@ -53,7 +54,7 @@ func TestProviderKilledAfterAnyStepOfCreateConvergesOnTheNextApply(t *testing.T)
 			if name == "mark-cleared" {
 				// The instance is whole and Terraform does not know it: the
 				// error must name the way to adopt it.
-				if id := "kvm://lab/" + instance.Name; r.code == 0 || !strings.Contains(r.out, "terraform import") || !strings.Contains(r.out, id) {
+				if id := "kvm://lab/" + instance.Name; r.code == 0 || !strings.Contains(unwrap(r.out), "terraform import") || !strings.Contains(r.out, id) {
 					t.Fatalf("apply ended with code %d and does not name import ID %s:\n%s", r.code, id, r.out)
 				}
 				w.must("import", "-no-color", "egressproxy_instance.ci", "kvm://lab/"+instance.Name)
@@ -61,8 +62,8 @@ func TestProviderKilledAfterAnyStepOfCreateConvergesOnTheNextApply(t *testing.T)
 			} else if r.code != 0 {
 				t.Fatalf("the next apply ended with code %d:\n%s", r.code, r.out)
 			}
-			if got := domains(t, instance.Name); len(got) != 1 {
-				t.Errorf("there are %d domains", len(got))
+			if state := domainState(t, instance.Name); state != "running (booted)" {
+				t.Errorf("the domain is %q", state)
 			}
 			if got, want := volumes(t, "egressproxy-"+instance.Name+"-"), []string{"egressproxy-" + instance.Name + "-root.qcow2", "egressproxy-" + instance.Name + "-seed.iso"}; !slices.Equal(got, want) {
 				t.Errorf("the instance has volumes %q, want %q", got, want)

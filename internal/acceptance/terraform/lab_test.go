@@ -2,19 +2,15 @@ package terraform
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
-	"encoding/json"
+	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/guest"
-	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/hypervisor"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/wire"
 )
 
@@ -59,45 +55,21 @@ func newTiny(t *testing.T, name string, kind guest.Kind) (tiny, *wire.Proxy) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = link.Close() })
-	path, err := guest.Tiny(kind, t.TempDir())
+	path, sum, err := guest.MarkedTiny(kind, name, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	content, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	content = append(content, []byte(name+strings.Repeat(" ", 512-len(name)))...)
-	if err := os.WriteFile(path, content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	sum := sha256.Sum256(content)
-	return tiny{Name: name, URI: "qemu+unix:///system?socket=" + socket, Image: path, SHA256: hex.EncodeToString(sum[:]), VirtType: hv.VirtType}, link
+	return tiny{Name: name, URI: "qemu+unix:///system?socket=" + socket, Image: path, SHA256: sum, VirtType: hv.VirtType}, link
 }
 
-var leases struct {
-	sync.Mutex
-	entries []map[string]any
-}
+// leased counts the leases that were planted.
+var leased atomic.Uint32
 
-// plantLease gives a guest that cannot ask for one a DHCP lease, by writing the
-// file in which libvirt looks for those of its networks.
+// plantLease gives an instance's guest, which cannot ask for one, an address.
 func plantLease(t *testing.T, name string) {
 	t.Helper()
-	leases.Lock()
-	defer leases.Unlock()
-	leases.entries = append(leases.entries, map[string]any{
-		"ip-address": "198.18.0." + string(rune('1'+len(leases.entries)%9)), "mac-address": kvm.MACAddress("lab", name), "expiry-time": time.Now().Add(time.Hour).Unix(),
-	})
-	content, err := json.Marshal(leases.entries)
-	if err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(labDir, "hv", "lib", "dnsmasq", "lab-lab.status")
-	if err := os.WriteFile(path+".new", content, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
+	// 198.18.0.0/15 is for tests of network devices (RFC 2544).
+	if err := hv.PlantLease(kvm.MACAddress("lab", name), netip.AddrFrom4([4]byte{198, 18, 0, byte(leased.Add(1))})); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -114,36 +86,32 @@ func virsh(t *testing.T, args ...string) string {
 	return out
 }
 
-// volumes names the volumes in the pool that contain text.
+// volumes names the files in the pool that contain text.
 func volumes(t *testing.T, text string) []string {
 	t.Helper()
-	virsh(t, "pool-refresh", hypervisor.Pool) // what is on the disk counts, not what libvirt remembers
-	var found []string
-	for line := range strings.Lines(virsh(t, "vol-list", hypervisor.Pool)) {
-		if fields := strings.Fields(line); len(fields) > 0 && strings.Contains(fields[0], text) {
-			found = append(found, fields[0])
-		}
+	found, err := hv.PoolFiles(text)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return found
 }
 
-// domains names all domains with this name: none or one.
-func domains(t *testing.T, name string) []string {
+func domainState(t *testing.T, name string) string {
 	t.Helper()
-	var found []string
-	for _, field := range strings.Fields(virsh(t, "list", "--all", "--name")) {
-		if field == name {
-			found = append(found, field)
-		}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	state, err := hv.DomainState(ctx, name)
+	if err != nil {
+		t.Fatal(err)
 	}
-	return found
+	return state
 }
 
 // checkNothingLeft wants no domain, overlay or seed of an instance.
 func checkNothingLeft(t *testing.T, name string) {
 	t.Helper()
-	if left := domains(t, name); len(left) != 0 {
-		t.Errorf("domain %s is left", name)
+	if state := domainState(t, name); state != "" {
+		t.Errorf("domain %s is left, %s", name, state)
 	}
 	if left := volumes(t, "egressproxy-"+name+"-"); len(left) != 0 {
 		t.Errorf("volumes %q are left", left)

@@ -29,9 +29,8 @@ const (
 )
 
 var (
-	// hv is the hypervisor that all tests share; labDir is where it keeps itself.
-	hv     *hypervisor.Hypervisor
-	labDir string
+	// hv is the hypervisor that all tests share.
+	hv *hypervisor.Hypervisor
 	// cli is the terraform or tofu that is tested with.
 	cli string
 )
@@ -62,7 +61,11 @@ func prepare(dir string) error {
 	if err := build.Run(); err != nil {
 		return fmt.Errorf("building the provider: %w", err)
 	}
-	image, checksum, err := guest.Image(context.Background(), "", os.Stderr)
+	cache, err := guest.CacheDir()
+	if err != nil {
+		return err
+	}
+	image, checksum, err := guest.Image(context.Background(), cache, os.Stderr)
 	if err != nil {
 		return err
 	}
@@ -74,13 +77,14 @@ func runInside(m *testing.M) int {
 	if cli, err = findCLI(); err != nil {
 		return fail(err)
 	}
-	if labDir, err = os.MkdirTemp("", "egressproxy-lab-"); err != nil {
+	dir, err := os.MkdirTemp("", "egressproxy-lab-")
+	if err != nil {
 		return fail(err)
 	}
-	defer os.RemoveAll(labDir) //nolint:errcheck // a leftover in the temporary directory at worst
+	defer os.RemoveAll(dir) //nolint:errcheck // a leftover in the temporary directory at worst
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
-	if hv, err = hypervisor.Start(ctx, hypervisor.Options{Dir: filepath.Join(labDir, "hv"), Hosts: origin.Hosts}); err != nil {
+	if hv, err = hypervisor.Start(ctx, hypervisor.Options{Dir: filepath.Join(dir, "hv"), Hosts: origin.Hosts}); err != nil {
 		return fail(err)
 	}
 	target, err := origin.Start(ctx)

@@ -2,7 +2,9 @@ package guest
 
 import (
 	"bytes"
+	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,6 +56,25 @@ func Tiny(kind Kind, dir string) (path string, err error) {
 		return "", fmt.Errorf("writing a tiny image: %w", err)
 	}
 	return path, nil
+}
+
+// MarkedTiny writes an image like Tiny's that carries a mark of at most 512
+// bytes behind the disk's first track, so that another mark makes it another
+// image, and gives its checksum.
+func MarkedTiny(kind Kind, mark, dir string) (path, sha256sum string, err error) {
+	if path, err = Tiny(kind, dir); err != nil {
+		return "", "", err
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return "", "", fmt.Errorf("marking a tiny image: %w", err)
+	}
+	content = append(content, fmt.Appendf(nil, "%-512s", mark)...)
+	if err := os.WriteFile(path, content, 0o644); err != nil {
+		return "", "", fmt.Errorf("marking a tiny image: %w", err)
+	}
+	sum := sha256.Sum256(content)
+	return path, hex.EncodeToString(sum[:]), nil
 }
 
 // Where things are, for the machine code below.

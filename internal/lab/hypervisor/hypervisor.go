@@ -19,6 +19,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/packages"
@@ -51,8 +52,8 @@ type Options struct {
 	Hosts map[string]netip.Addr
 }
 
-// Hypervisor is a running private libvirtd. Its methods are not for
-// concurrent use.
+// Hypervisor is a running private libvirtd. Start, Restart and Stop are not for
+// concurrent use; the rest is.
 type Hypervisor struct {
 	// URI reaches the daemon from every process that sees Dir:
 	// qemu+unix:///system?socket=PATH.
@@ -68,6 +69,8 @@ type Hypervisor struct {
 	libvirtd *daemon
 	virtlogd *daemon
 	mounts   map[string]bool // the mount namespaces its daemons have had
+
+	leaseMutex sync.Mutex
 }
 
 // bridgePrefix and a hypervisor's name make the name of its bridge.
