@@ -65,13 +65,7 @@ func CacheDir() (string, error) {
 // Missing packages are an error of the kind packages.ErrMissing that names the
 // command to install them.
 func Image(ctx context.Context, cacheDir string, log io.Writer) (path, sum string, err error) {
-	recipe := sha256.New()
-	for _, part := range []string{debian, strings.Join(contents, ","), buildScript, configureScript} {
-		_, _ = fmt.Fprintf(recipe, "%d:%s", len(part), part) // a hash takes everything
-	}
-	key := hex.EncodeToString(recipe.Sum(nil))[:16]
-	path = filepath.Join(cacheDir, fmt.Sprintf("debian-12-%s.qcow2", key))
-
+	path = filepath.Join(cacheDir, imageName())
 	if sum, err := readSum(path); err == nil {
 		return path, sum, nil
 	}
@@ -90,6 +84,16 @@ func Image(ctx context.Context, cacheDir string, log io.Writer) (path, sum strin
 		return "", "", fmt.Errorf("building the guest image: %w", err)
 	}
 	return path, sum, nil
+}
+
+// imageName is the image's file name in the cache: another recipe makes
+// another image.
+func imageName() string {
+	recipe := sha256.New()
+	for _, part := range []string{debian, strings.Join(contents, ","), buildScript, configureScript} {
+		_, _ = fmt.Fprintf(recipe, "%d:%s", len(part), part) // a hash takes everything
+	}
+	return fmt.Sprintf("debian-12-%s.qcow2", hex.EncodeToString(recipe.Sum(nil))[:16])
 }
 
 // readSum returns the checksum kept beside an image. It is written after the
@@ -146,8 +150,10 @@ func build(ctx context.Context, path string, log io.Writer) (sum string, err err
 
 	progress := newProgress(log)
 	progress.step("downloading Debian's packages")
-	if err := run(ctx, work, progress, "mmdebstrap", "--variant=minbase", "--include="+strings.Join(contents, ","),
-		debian, filepath.Join(work, "rootfs.tar")); err != nil {
+	// An image half written by a crash is thrown away, so dpkg need not wait
+	// for the disk at every file.
+	if err := run(ctx, work, progress, "mmdebstrap", "--variant=minbase", "--dpkgopt=force-unsafe-io",
+		"--include="+strings.Join(contents, ","), debian, filepath.Join(work, "rootfs.tar")); err != nil {
 		return "", err
 	}
 	scripts := map[string]string{"build.sh": buildScript, "configure.sh": configureScript}
