@@ -107,8 +107,8 @@ func (q quickstart) show(ctx context.Context, config string) error {
 		}
 		return err
 	}
-	fmt.Printf("\nTry it yourself: sudo %s -dir %s exec -- curl --proxy %s --proxy-user %s:%s http://www.allowed.test/\nTake it away:   make quickstart-destroy\n",
-		program(), q.lab.dir, proxy, user, q.password)
+	fmt.Printf("\nTry it yourself: sudo sh -c '%s -dir %s exec -- curl --proxy %s --proxy-user %s:$(cat %s) http://www.allowed.test/'\n"+
+		"Take it away:    make quickstart-destroy\n", program(), q.lab.dir, proxy, user, q.passwordFile())
 	return nil
 }
 
@@ -152,10 +152,12 @@ func (q *quickstart) prepare(config string) error {
 	return q.readPassword()
 }
 
+func (q quickstart) passwordFile() string { return filepath.Join(q.lab.dir, "password") }
+
 // readPassword reads the client's password, or makes one and keeps it: the
 // next apply must not find another.
 func (q *quickstart) readPassword() error {
-	file := filepath.Join(q.lab.dir, "password")
+	file := q.passwordFile()
 	text, err := os.ReadFile(file)
 	if errors.Is(err, os.ErrNotExist) {
 		text = []byte(rand.Text())
