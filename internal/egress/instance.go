@@ -28,6 +28,9 @@ type Instance struct {
 	Proxy *Proxy
 	// HealthCheck is what it was made with; the zero value when not known.
 	HealthCheck HealthCheck
+	// UserDataVersion is user_data_wo_version as it was made with; 0 when it
+	// had no write-only user-data, or that is not known.
+	UserDataVersion int64
 	// CreatedAt is when its creation began; the zero time when not known.
 	CreatedAt time.Time
 	// KVM is set when ID.Backend is KVM.
