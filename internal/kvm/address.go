@@ -1,12 +1,102 @@
 package kvm
 
 import (
+	"context"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
+	"time"
 
 	"github.com/digitalocean/go-libvirt"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 )
+
+const (
+	// agentTimeout bounds one question to a guest agent. It is well above the
+	// 5 s after which libvirt itself gives an agent up, since a call that is
+	// abandoned here costs its neighbours their connection.
+	agentTimeout = 20 * time.Second
+	// agentCalls is how many such questions a host gets at once.
+	agentCalls = 2
+)
+
+// addressSources are asked in each round; the first that knows a usable address
+// is believed. The agent knows what the guest has now; leases outlive the
+// machine they were given to, and ARP entries outlive everything.
+var addressSources = []struct {
+	name   string
+	source libvirt.DomainInterfaceAddressesSource
+}{
+	{"guest agent", libvirt.DomainInterfaceAddressesSrcAgent},
+	{"DHCP lease", libvirt.DomainInterfaceAddressesSrcLease},
+	{"ARP", libvirt.DomainInterfaceAddressesSrcArp},
+}
+
+// addressReport is what the sources of addresses said in one round.
+type addressReport struct {
+	found []netip.Addr
+	// silent holds, for each source without a usable address, why.
+	silent []string
+}
+
+// addresses asks the guest agent, the DHCP leases of libvirt's networks and the
+// host's ARP table. None of them is sure to answer (the agent may not run, a
+// bridge has no leases, some hosts cannot read ARP), so what the daemon fails to
+// tell is only noted. Only a host that cannot be asked is an error.
+func (h *host) addresses(ctx context.Context, dom libvirt.Domain, macs []string) (addressReport, error) {
+	found := make([][]netip.Addr, len(addressSources))
+	failed := make([]error, len(addressSources))
+	var group sync.WaitGroup
+	for i, s := range addressSources {
+		group.Go(func() { found[i], failed[i] = h.addressesFrom(ctx, dom, macs, s.source) })
+	}
+	group.Wait()
+	var report addressReport
+	for i, s := range addressSources {
+		switch {
+		case len(found[i]) > 0:
+			report.found = orderAddresses(found[i])
+			return report, nil
+		case failed[i] != nil:
+			report.silent = append(report.silent, s.name+": "+saidByDaemon(failed[i]))
+		default:
+			report.silent = append(report.silent, s.name+": none yet")
+		}
+	}
+	for _, err := range failed {
+		if errors.Is(err, egress.ErrUnreachable) || ctx.Err() != nil {
+			return report, h.fault("reading the addresses of domain "+dom.Name, errors.Join(failed...))
+		}
+	}
+	return report, nil
+}
+
+func (h *host) addressesFrom(ctx context.Context, dom libvirt.Domain, macs []string, source libvirt.DomainInterfaceAddressesSource) ([]netip.Addr, error) {
+	doing := "reading the addresses of domain " + dom.Name
+	if source == libvirt.DomainInterfaceAddressesSrcAgent {
+		select {
+		case h.agents <- struct{}{}:
+			defer func() { <-h.agents }()
+		case <-ctx.Done():
+			return nil, h.fault(doing, ctx.Err())
+		}
+		bounded, cancel := context.WithTimeoutCause(ctx, agentTimeout, errAgentSilent)
+		defer cancel()
+		ctx = bounded
+	}
+	reported, err := read(ctx, h, doing, func(lv *libvirt.Libvirt) ([]libvirt.DomainInterface, error) {
+		return lv.DomainInterfaceAddresses(dom, uint32(source), 0)
+	})
+	if errors.Is(context.Cause(ctx), errAgentSilent) { // the guest's fault, not the host's
+		return nil, errAgentSilent
+	}
+	return usableAddresses(reported, macs), err
+}
+
+var errAgentSilent = errors.New("it does not answer")
 
 // usableAddresses picks, from what one source reported, the addresses that
 // clients can dial: those of interfaces with one of the domain's own MAC

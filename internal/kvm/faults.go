@@ -24,7 +24,17 @@ func (h *host) fault(doing string, err error) error {
 		}
 		return err
 	}
-	return &egress.Fault{Kind: kindOf(err), Doing: doing, Host: h.name, Cause: err, Remedy: remedyFor(err)}
+	cause := err
+	var said libvirt.Error
+	if errors.As(err, &said) { // without the pool's prefix, which says the same
+		cause = said
+	}
+	return &egress.Fault{Kind: kindOf(err), Doing: doing, Host: h.name, Cause: cause, Remedy: remedyFor(err)}
+}
+
+// unreadable says that what the daemon holds cannot be understood.
+func (h *host) unreadable(doing string, err error) error {
+	return &egress.Fault{Kind: egress.ErrPermanent, Doing: doing, Host: h.name, Cause: err}
 }
 
 // kindOf maps what the daemon said onto the kinds of error a caller tells

@@ -24,6 +24,9 @@ type host struct {
 	log func(ctx context.Context, message string, fields map[string]any)
 	// caps is under the lock "capabilities"; nil until asked for.
 	caps *libvirtxml.Caps
+	// agents are the calls to guest agents that may be in flight: a frozen
+	// guest holds one for seconds, and must leave room for other calls.
+	agents chan struct{}
 }
 
 // observe logs a call to the daemon when it has ended.
@@ -90,7 +93,7 @@ func (h *host) capabilities(ctx context.Context) (libvirtxml.Caps, error) {
 	}
 	caps := new(libvirtxml.Caps)
 	if err := caps.Unmarshal(string(text)); err != nil {
-		return libvirtxml.Caps{}, h.fault(doing, err)
+		return libvirtxml.Caps{}, h.unreadable(doing, err)
 	}
 	h.caps = caps
 	return *caps, nil
@@ -101,6 +104,14 @@ func (h *host) capabilities(ctx context.Context) (libvirtxml.Caps, error) {
 func (h *host) findDomain(ctx context.Context, name string) (libvirt.Domain, error) {
 	return read(ctx, h, "looking up domain "+name, func(lv *libvirt.Libvirt) (libvirt.Domain, error) {
 		return lv.DomainLookupByName(name)
+	})
+}
+
+// listDomains gives all domains, running or not.
+func (h *host) listDomains(ctx context.Context) ([]libvirt.Domain, error) {
+	return read(ctx, h, "listing domains", func(lv *libvirt.Libvirt) ([]libvirt.Domain, error) {
+		domains, _, err := lv.ConnectListAllDomains(1, 0)
+		return domains, err
 	})
 }
 
@@ -129,7 +140,7 @@ func (h *host) readDomain(ctx context.Context, dom libvirt.Domain) (domain, erro
 	}
 	var d domain
 	if err := d.Unmarshal(text); err != nil {
-		return domain{}, h.fault(doing, err)
+		return domain{}, h.unreadable(doing, err)
 	}
 	if d.Metadata == nil {
 		d.metaErr = errForeign

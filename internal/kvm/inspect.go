@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/digitalocean/go-libvirt"
 	"libvirt.org/go/libvirtxml"
@@ -40,10 +38,7 @@ func (b *Backend) List(ctx context.Context, tags egress.Tags) ([]egress.Instance
 }
 
 func (b *Backend) listHost(ctx context.Context, h *host, tags egress.Tags) ([]egress.Instance, error) {
-	domains, err := read(ctx, h, "listing domains", func(lv *libvirt.Libvirt) ([]libvirt.Domain, error) {
-		domains, _, err := lv.ConnectListAllDomains(1, 0)
-		return domains, err
-	})
+	domains, err := h.listDomains(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -52,8 +47,10 @@ func (b *Backend) listHost(ctx context.Context, h *host, tags egress.Tags) ([]eg
 		id := egress.ProviderID{Backend: egress.KVM, Location: h.name, Name: dom.Name}
 		instance, err := b.inspectDomain(ctx, h, id, dom)
 		switch {
-		case errors.Is(err, egress.ErrUnreachable) || ctx.Err() != nil:
+		case errors.Is(err, egress.ErrUnreachable):
 			return nil, err
+		case ctx.Err() != nil:
+			return nil, h.fault("listing domains", ctx.Err())
 		case err != nil || instance.ConfigHash == "" || !instance.Tags.Contains(tags):
 			continue
 		}
@@ -78,7 +75,7 @@ func (b *Backend) inspectDomain(ctx context.Context, h *host, id egress.Provider
 		return egress.Instance{}, err
 	}
 	if found.metaErr != nil && !errors.Is(found.metaErr, errForeign) {
-		return egress.Instance{}, h.fault("reading the metadata of domain "+dom.Name, found.metaErr)
+		return egress.Instance{}, h.unreadable("reading the metadata of domain "+dom.Name, found.metaErr)
 	}
 	state, err := h.domainState(ctx, dom)
 	if err != nil {
@@ -89,8 +86,12 @@ func (b *Backend) inspectDomain(ctx context.Context, h *host, id egress.Provider
 		return egress.Instance{}, err
 	}
 	instance := describe(id, found, state, diskGiB)
-	if state.State == libvirt.DomainRunning {
-		instance.Addresses = h.addresses(ctx, dom, macsOf(found.Domain)).usable()
+	if state.State == libvirt.DomainRunning && found.metaErr == nil {
+		report, err := h.addresses(ctx, dom, macsOf(found.Domain))
+		if err != nil {
+			return egress.Instance{}, err
+		}
+		instance.Addresses = report.found
 	}
 	return instance, nil
 }
@@ -130,6 +131,8 @@ func describe(id egress.ProviderID, definition domain, state domainState, diskGi
 		HealthCheck: meta.HealthCheck,
 		CreatedAt:   meta.CreatedAt,
 		KVM:         machine,
+
+		UserDataVersion: meta.UserDataVersion,
 	}
 }
 
@@ -175,56 +178,4 @@ func macsOf(definition libvirtxml.Domain) []string {
 		}
 	}
 	return macs
-}
-
-// sourceTimeout bounds one question about addresses: the guest agent of a busy
-// guest may take long, and the next round asks again.
-const sourceTimeout = 5 * time.Second
-
-// addressReport is what each source of addresses said in one round.
-type addressReport struct {
-	found []netip.Addr
-	// silent holds, for each source without a usable address, why.
-	silent []string
-}
-
-func (r addressReport) usable() []netip.Addr { return orderAddresses(r.found) }
-
-// addresses asks the guest agent, the DHCP leases of libvirt's networks and the
-// host's ARP table. None of them is sure to answer (the agent may not run, a
-// bridge has no leases, some hosts cannot read ARP), so what fails is only
-// noted.
-func (h *host) addresses(ctx context.Context, dom libvirt.Domain, macs []string) addressReport {
-	sources := []struct {
-		name   string
-		source libvirt.DomainInterfaceAddressesSource
-	}{
-		{"guest agent", libvirt.DomainInterfaceAddressesSrcAgent},
-		{"DHCP lease", libvirt.DomainInterfaceAddressesSrcLease},
-		{"ARP", libvirt.DomainInterfaceAddressesSrcArp},
-	}
-	found := make([][]netip.Addr, len(sources))
-	failed := make([]error, len(sources))
-	var group sync.WaitGroup
-	for i, s := range sources {
-		group.Go(func() {
-			ctx, cancel := context.WithTimeout(ctx, sourceTimeout)
-			defer cancel()
-			reported, err := read(ctx, h, "reading the addresses of domain "+dom.Name, func(lv *libvirt.Libvirt) ([]libvirt.DomainInterface, error) {
-				return lv.DomainInterfaceAddresses(dom, uint32(s.source), 0)
-			})
-			found[i], failed[i] = usableAddresses(reported, macs), err
-		})
-	}
-	group.Wait()
-	report := addressReport{found: slices.Concat(found...)}
-	for i, s := range sources {
-		switch {
-		case failed[i] != nil:
-			report.silent = append(report.silent, s.name+": "+saidByDaemon(failed[i]))
-		case len(found[i]) == 0:
-			report.silent = append(report.silent, s.name+": none yet")
-		}
-	}
-	return report
 }

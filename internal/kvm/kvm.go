@@ -59,7 +59,7 @@ func New(config Config) *Backend {
 		log = func(context.Context, string, map[string]any) {}
 	}
 	for name, h := range config.Hosts {
-		b.hosts[name] = &host{name: name, pool: connection.New(h), log: log}
+		b.hosts[name] = &host{name: name, pool: connection.New(h), log: log, agents: make(chan struct{}, agentCalls)}
 	}
 	return b
 }

@@ -2,8 +2,6 @@ package kvm
 
 import (
 	"bytes"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"encoding/xml"
 	"errors"
@@ -26,13 +24,14 @@ const metadataNamespace = "https://github.com/egressproxy/terraform-provider-egr
 type metadata struct {
 	Unfinished  bool
 	CreatedAt   time.Time
-	Fingerprint string // of the whole Spec: see fingerprint
 	ConfigHash  string
 	Image       egress.Image // Name and SHA256; the source is not kept
 	Pool        string
 	Tags        egress.Tags
 	Proxy       *egress.Proxy
 	HealthCheck egress.HealthCheck
+	// UserDataVersion is Spec.UserDataVersion.
+	UserDataVersion int64
 }
 
 // newMetadata describes an instance whose creation begins now.
@@ -40,23 +39,15 @@ func newMetadata(spec egress.Spec, now time.Time) metadata {
 	return metadata{
 		Unfinished:  true,
 		CreatedAt:   now.UTC().Truncate(time.Second),
-		Fingerprint: fingerprint(spec),
 		ConfigHash:  spec.ConfigHash(),
 		Image:       egress.Image{Name: spec.KVM.Image.Name, SHA256: spec.KVM.Image.SHA256},
 		Pool:        spec.KVM.Pool,
 		Tags:        spec.Tags,
 		Proxy:       spec.Proxy,
 		HealthCheck: spec.HealthCheck,
-	}
-}
 
-// fingerprint identifies the machine a Spec asks for, apart from what can be
-// changed in place. A domain left unfinished with the same fingerprint can be
-// continued; any other must be made anew.
-func fingerprint(spec egress.Spec) string {
-	k := spec.KVM
-	sum := sha256.Sum256(fmt.Appendf(nil, "%q %d %d %d %q %q %q %q", spec.ConfigHash(), k.VCPUs, k.MemoryMiB, k.DiskGiB, k.Image.SHA256, k.Pool, k.Network, k.VirtType))
-	return hex.EncodeToString(sum[:])
+		UserDataVersion: spec.UserDataVersion,
+	}
 }
 
 // metadataElement is metadata as it stands in the domain's XML. The namespace
@@ -66,13 +57,14 @@ type metadataElement struct {
 	XMLName     xml.Name     `xml:"https://github.com/egressproxy/terraform-provider-egressproxy/instance/v1 instance"`
 	Unfinished  bool         `xml:"unfinished,attr,omitempty"`
 	Created     string       `xml:"created"`
-	Fingerprint string       `xml:"fingerprint"`
 	ConfigHash  string       `xml:"config-hash"`
 	Image       imageElement `xml:"image"`
 	Pool        string       `xml:"pool"`
 	Tags        []tagElement `xml:"tag"`
 	Proxy       string       `xml:"proxy,omitempty"`        // JSON of egress.Proxy
 	HealthCheck string       `xml:"health-check,omitempty"` // JSON of egress.HealthCheck
+
+	UserDataVersion int64 `xml:"user-data-version,omitempty"`
 }
 
 type imageElement struct {
@@ -89,12 +81,13 @@ type tagElement struct {
 // cannot carry, which would come back changed.
 func (m metadata) encode() (string, error) {
 	e := metadataElement{
-		Unfinished:  m.Unfinished,
-		Created:     m.CreatedAt.Format(time.RFC3339),
-		Fingerprint: m.Fingerprint,
-		ConfigHash:  m.ConfigHash,
-		Image:       imageElement{Name: m.Image.Name, SHA256: m.Image.SHA256},
-		Pool:        m.Pool,
+		Unfinished: m.Unfinished,
+		Created:    m.CreatedAt.Format(time.RFC3339),
+		ConfigHash: m.ConfigHash,
+		Image:      imageElement{Name: m.Image.Name, SHA256: m.Image.SHA256},
+		Pool:       m.Pool,
+
+		UserDataVersion: m.UserDataVersion,
 	}
 	for _, k := range slices.Sorted(maps.Keys(m.Tags)) {
 		if !isXMLText(k) || !isXMLText(m.Tags[k]) {
@@ -163,13 +156,14 @@ func (e metadataElement) decode() (metadata, error) {
 		return metadata{}, fmt.Errorf("reading the creation time in the domain's metadata: %w", err)
 	}
 	m := metadata{
-		Unfinished:  e.Unfinished,
-		CreatedAt:   created,
-		Fingerprint: e.Fingerprint,
-		ConfigHash:  e.ConfigHash,
-		Image:       egress.Image{Name: e.Image.Name, SHA256: e.Image.SHA256},
-		Pool:        e.Pool,
-		Tags:        make(egress.Tags, len(e.Tags)),
+		Unfinished: e.Unfinished,
+		CreatedAt:  created,
+		ConfigHash: e.ConfigHash,
+		Image:      egress.Image{Name: e.Image.Name, SHA256: e.Image.SHA256},
+		Pool:       e.Pool,
+		Tags:       make(egress.Tags, len(e.Tags)),
+
+		UserDataVersion: e.UserDataVersion,
 	}
 	for _, t := range e.Tags {
 		m.Tags[t.Key] = t.Value

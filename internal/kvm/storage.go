@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -47,7 +48,7 @@ func (h *host) findPool(ctx context.Context, name string) (storagePool, error) {
 	})
 	switch {
 	case isCode(err, libvirt.ErrNoStoragePool):
-		return storagePool{}, &egress.Fault{Kind: egress.ErrPermanent, Doing: doing, Host: h.name, Cause: errors.New("there is no such pool"), Attribute: "kvm.pool",
+		return storagePool{}, &egress.Fault{Kind: egress.ErrPermanent, Doing: doing, Host: h.name, Cause: errNoPool, Attribute: "kvm.pool",
 			Remedy: "Name a storage pool of the host (virsh pool-list --all), or define this one."}
 	case err != nil:
 		return storagePool{}, err
@@ -57,6 +58,8 @@ func (h *host) findPool(ctx context.Context, name string) (storagePool, error) {
 	}
 	return pool, nil
 }
+
+var errNoPool = errors.New("there is no such pool")
 
 // findVolume looks a volume up by name. It returns egress.ErrNotFound only
 // when the daemon said so.
@@ -75,10 +78,10 @@ func (h *host) describeVolume(ctx context.Context, vol libvirt.StorageVol) (libv
 	}
 	var description libvirtxml.StorageVolume
 	if err := description.Unmarshal(text); err != nil {
-		return libvirtxml.StorageVolume{}, h.fault(doing, err)
+		return libvirtxml.StorageVolume{}, h.unreadable(doing, err)
 	}
 	if description.Target == nil || description.Target.Path == "" {
-		return libvirtxml.StorageVolume{}, h.fault(doing, errors.New("the daemon gives no path for it"))
+		return libvirtxml.StorageVolume{}, h.unreadable(doing, errors.New("the daemon gives no path for it"))
 	}
 	return description, nil
 }
@@ -90,22 +93,104 @@ func (h *host) createVolume(ctx context.Context, pool libvirt.StoragePool, name,
 	if err != nil {
 		return libvirt.StorageVol{}, h.fault(doing, err)
 	}
-	return write(ctx, h, doing, func(lv *libvirt.Libvirt) (libvirt.StorageVol, error) {
+	vol, err := write(ctx, h, doing, func(lv *libvirt.Libvirt) (libvirt.StorageVol, error) {
 		return lv.StorageVolCreateXML(pool, definition, 0)
 	})
+	if unlisted(err) {
+		// The pool does not know what is in it: have it look again, so that
+		// the volume can be found by its name.
+		if err := h.do(ctx, "refreshing pool "+pool.Name, func(lv *libvirt.Libvirt) error { return lv.StoragePoolRefresh(pool, 0) }); err != nil {
+			return libvirt.StorageVol{}, err
+		}
+		return libvirt.StorageVol{}, &egress.Fault{Kind: egress.ErrAlreadyExists, Doing: doing, Host: h.name, Cause: err}
+	}
+	return vol, err
+}
+
+// unlisted tells whether a volume could not be made because a file of its name
+// is there that the pool has not listed, as after a copy by hand or on shared
+// storage. libvirt has no code for that, only this text.
+func unlisted(err error) bool {
+	return isCode(err, libvirt.ErrOperationInvalid) && strings.Contains(err.Error(), "already exists")
 }
 
 // replaceVolume makes a volume in place of one an earlier run left under the
-// same name. The caller knows that no domain uses it.
+// same name.
 func (h *host) replaceVolume(ctx context.Context, pool libvirt.StoragePool, name, format string, capacity uint64, backing *baseImage) (libvirt.StorageVol, error) {
 	vol, err := h.createVolume(ctx, pool, name, format, capacity, backing)
 	if !errors.Is(err, egress.ErrAlreadyExists) {
 		return vol, err
 	}
-	if err := h.deleteVolume(ctx, pool, name); err != nil {
+	if err := h.deleteUnusedVolume(ctx, pool, name); err != nil {
 		return libvirt.StorageVol{}, err
 	}
 	return h.createVolume(ctx, pool, name, format, capacity, backing)
+}
+
+// deleteUnusedVolume removes a volume that no domain of ours claims any more,
+// unless some other domain does: a person may have renamed ours or put its disk
+// to another use.
+func (h *host) deleteUnusedVolume(ctx context.Context, pool libvirt.StoragePool, name string) error {
+	vol, err := h.findVolume(ctx, pool, name)
+	if errors.Is(err, egress.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	target, err := h.diskOf(ctx, vol)
+	if err != nil {
+		return err
+	}
+	user, err := h.userOf(ctx, target.Path)
+	if err != nil {
+		return err
+	}
+	if user != "" {
+		return &egress.Fault{Kind: egress.ErrPermanent, Doing: fmt.Sprintf("deleting volume %s in pool %s", name, pool.Name), Host: h.name,
+			Cause:  fmt.Errorf("domain %s uses it", user),
+			Remedy: "Give that domain its old name back, or another disk, or remove it."}
+	}
+	return h.deleteVolume(ctx, pool, name)
+}
+
+// userOf names a domain with a disk at path, or nothing when none has.
+func (h *host) userOf(ctx context.Context, path string) (string, error) {
+	domains, err := h.listDomains(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, dom := range domains {
+		found, err := h.readDomain(ctx, dom)
+		if errors.Is(err, egress.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return "", err
+		}
+		if slices.Contains(diskPaths(found.Domain), path) {
+			return dom.Name, nil
+		}
+	}
+	return "", nil
+}
+
+// diskPaths are the files and devices behind a domain's disks.
+func diskPaths(definition libvirtxml.Domain) []string {
+	var paths []string
+	if definition.Devices == nil {
+		return nil
+	}
+	for _, d := range definition.Devices.Disks {
+		switch {
+		case d.Source == nil:
+		case d.Source.File != nil:
+			paths = append(paths, d.Source.File.File)
+		case d.Source.Block != nil:
+			paths = append(paths, d.Source.Block.Dev)
+		}
+	}
+	return paths
 }
 
 // deleteVolume removes a volume; one that is gone already counts as removed.
@@ -162,35 +247,6 @@ func (r *watchedReader) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// overlayOnBase makes an instance's root disk, and first the base image under
-// it where the pool has none. made tells whether the overlay may exist.
-func (h *host) overlayOnBase(ctx context.Context, pool storagePool, spec egress.Spec) (overlay disk, made bool, err error) {
-	accept := func(capacity uint64) error { return checkDiskSize(h, spec, capacity) }
-	base, err := h.ensureBase(ctx, pool, spec.KVM.Image, accept)
-	if err != nil {
-		return disk{}, false, err
-	}
-	overlay, err = h.createOverlay(ctx, pool.StoragePool, spec, base)
-	if !baseMissing(err) {
-		return overlay, true, err
-	}
-	// Somebody removed the image and left its marker: fetch it again.
-	if err := h.deleteVolume(ctx, pool.StoragePool, markerName(spec.KVM.Image.SHA256)); err != nil {
-		return disk{}, true, err
-	}
-	if base, err = h.ensureBase(ctx, pool, spec.KVM.Image, accept); err != nil {
-		return disk{}, true, err
-	}
-	overlay, err = h.createOverlay(ctx, pool.StoragePool, spec, base)
-	return overlay, true, err
-}
-
-// baseMissing tells whether an overlay could not be made because its backing
-// file is gone. libvirt has no code for that, only this text.
-func baseMissing(err error) bool {
-	return err != nil && strings.Contains(err.Error(), "inaccessible backing store volume") && strings.Contains(err.Error(), "No such file")
-}
-
 // checkDiskSize refuses a root disk that cannot hold the image.
 func checkDiskSize(h *host, spec egress.Spec, capacity uint64) error {
 	if uint64(spec.KVM.DiskGiB)<<30 >= capacity {
@@ -202,13 +258,29 @@ func checkDiskSize(h *host, spec egress.Spec, capacity uint64) error {
 		Attribute: "kvm.disk_gib"}
 }
 
-// createOverlay makes an instance's root disk over a base image.
-func (h *host) createOverlay(ctx context.Context, pool libvirt.StoragePool, spec egress.Spec, base baseImage) (disk, error) {
-	vol, err := h.replaceVolume(ctx, pool, overlayName(spec.ID.Name), "qcow2", overlayCapacity(spec, base), &base)
+// createOverlay makes an instance's root disk over a base image. Where somebody
+// removed the image and left its marker, the image is fetched again first.
+func (h *host) createOverlay(ctx context.Context, pool storagePool, spec egress.Spec, base baseImage) (disk, error) {
+	vol, err := h.replaceVolume(ctx, pool.StoragePool, overlayName(spec.ID.Name), "qcow2", overlayCapacity(spec, base), &base)
+	if baseMissing(err) {
+		if err := h.deleteVolume(ctx, pool.StoragePool, markerName(spec.KVM.Image.SHA256)); err != nil {
+			return disk{}, err
+		}
+		if base, err = h.ensureBase(ctx, pool, spec.KVM.Image, func(capacity uint64) error { return checkDiskSize(h, spec, capacity) }); err != nil {
+			return disk{}, err
+		}
+		vol, err = h.replaceVolume(ctx, pool.StoragePool, overlayName(spec.ID.Name), "qcow2", overlayCapacity(spec, base), &base)
+	}
 	if err != nil {
 		return disk{}, err
 	}
 	return h.diskOf(ctx, vol)
+}
+
+// baseMissing tells whether an overlay could not be made because its backing
+// file is gone. libvirt has no code for that, only this text.
+func baseMissing(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "inaccessible backing store volume") && strings.Contains(err.Error(), "No such file")
 }
 
 // overlayCapacity is the root disk's size in bytes: what was asked for, and
@@ -220,12 +292,8 @@ func overlayCapacity(spec egress.Spec, base baseImage) uint64 {
 // createSeed makes the volume with an instance's seed. It is always made anew:
 // one left by an earlier run may be half of one, and a machine that boots with
 // such a seed is never configured.
-func (h *host) createSeed(ctx context.Context, pool libvirt.StoragePool, spec egress.Spec, mac string) (disk, error) {
-	content, err := seedISO(spec, mac)
-	if err != nil {
-		return disk{}, h.fault("building the seed of instance "+spec.ID.Name, err)
-	}
-	vol, err := h.replaceVolume(ctx, pool, seedName(spec.ID.Name), "raw", uint64(len(content)), nil)
+func (h *host) createSeed(ctx context.Context, pool libvirt.StoragePool, instance string, content []byte) (disk, error) {
+	vol, err := h.replaceVolume(ctx, pool, seedName(instance), "raw", uint64(len(content)), nil)
 	if err != nil {
 		return disk{}, err
 	}
@@ -243,9 +311,9 @@ func (h *host) diskOf(ctx context.Context, vol libvirt.StorageVol) (disk, error)
 	return disk{Path: description.Target.Path, Block: description.Type == "block"}, nil
 }
 
-// deleteInstanceVolumes removes an instance's overlay and seed. pool is where
-// they are; if it is empty, because the domain that told it is gone, every
-// active pool is searched.
+// deleteInstanceVolumes removes an instance's overlay and seed, which no domain
+// of ours has any more. pool is where they are; if it is empty, because the
+// domain that told it is gone, every active pool is searched.
 func (h *host) deleteInstanceVolumes(ctx context.Context, instance, pool string) error {
 	pools, err := h.activePools(ctx)
 	if err != nil {
@@ -256,7 +324,7 @@ func (h *host) deleteInstanceVolumes(ctx context.Context, instance, pool string)
 		if pool != "" && p.Name != pool {
 			continue
 		}
-		errs = append(errs, h.deleteVolume(ctx, p, overlayName(instance)), h.deleteVolume(ctx, p, seedName(instance)))
+		errs = append(errs, h.deleteUnusedVolume(ctx, p, overlayName(instance)), h.deleteUnusedVolume(ctx, p, seedName(instance)))
 	}
 	return errors.Join(errs...)
 }

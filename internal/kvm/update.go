@@ -9,9 +9,9 @@ import (
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 )
 
-// Update implements egress.Backend: it stores tags and health check, and starts
-// a machine that is stopped, waiting until its proxy forwards again. Whatever
-// else changed is for a replacement to bring about.
+// Update implements egress.Backend: it starts a machine that is stopped, waiting
+// until its proxy forwards again, and stores tags and health check. Whatever else
+// changed is for a replacement to bring about.
 func (b *Backend) Update(ctx context.Context, id egress.ProviderID, spec egress.Spec) (egress.Instance, error) {
 	h, err := b.host(id)
 	if err != nil {
@@ -48,19 +48,20 @@ func (b *Backend) update(ctx context.Context, h *host, dom libvirt.Domain, spec 
 		return &egress.Fault{Kind: egress.ErrPermanent, Doing: "updating domain " + dom.Name, Host: h.name, Cause: found.metaErr,
 			Remedy: "Only instances made by this provider can be updated."}
 	}
-	if !maps.Equal(meta.Tags, spec.Tags) || meta.HealthCheck != spec.HealthCheck {
-		meta.Tags, meta.HealthCheck = spec.Tags, spec.HealthCheck
-		if err := h.setMetadata(ctx, dom, meta); err != nil {
-			return err
-		}
-	}
 	state, err := h.domainState(ctx, dom)
 	if err != nil {
 		return err
 	}
-	if state.instanceState(meta.Unfinished) != egress.Stopped {
-		return nil
+	if meta.Unfinished || state.instanceState(false) == egress.Stopped {
+		// The passwords may have been changed without their version, and then
+		// are not those of this machine.
+		if _, err := b.startAndAwait(ctx, h, dom, spec, anyPassword); err != nil {
+			return err
+		}
 	}
-	_, err = b.startAndAwait(ctx, h, dom, spec)
-	return err
+	if meta.Unfinished || !maps.Equal(meta.Tags, spec.Tags) || meta.HealthCheck != spec.HealthCheck {
+		meta.Unfinished, meta.Tags, meta.HealthCheck = false, spec.Tags, spec.HealthCheck
+		return h.setMetadata(ctx, dom, meta)
+	}
+	return nil
 }

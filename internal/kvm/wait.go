@@ -1,10 +1,12 @@
 package kvm
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -15,19 +17,31 @@ import (
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/proxy"
 )
 
+// passwords says what a machine makes of the passwords that are at hand.
+type passwords int
+
+const (
+	// samePassword: they are those it was made with.
+	samePassword passwords = iota
+	// anyPassword: they may have changed since. A proxy that refuses them, and
+	// passes what can be asked without them, counts as ready.
+	anyPassword
+)
+
 // startAndAwait starts the machine unless it runs, and waits until it has an
 // address and its proxy forwards. A machine that dies in the meantime ends the
-// wait at once. It returns the addresses.
-func (b *Backend) startAndAwait(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec) ([]netip.Addr, error) {
+// wait at once. It returns the addresses, the one that answered first.
+func (b *Backend) startAndAwait(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec, known passwords) ([]netip.Addr, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	output := &console{panicked: func(line string) { cancel(&deathError{cause: "the guest's kernel panicked: " + line}) }}
-	started := make(chan struct{})
+	started, done := make(chan struct{}), make(chan struct{})
 	consoleEnd := h.followConsole(ctx, dom, output, started)
 	watchEnd := make(chan struct{})
-	defer func() { // leave no goroutine behind
+	defer func() { // leave no goroutine behind, nor a call half done
+		close(done)
+		<-watchEnd
 		cancel(nil)
 		<-consoleEnd
-		<-watchEnd
 	}()
 
 	if err := b.bringUp(ctx, h, dom); err != nil {
@@ -37,18 +51,17 @@ func (b *Backend) startAndAwait(ctx context.Context, h *host, dom libvirt.Domain
 	close(started)
 	go func() {
 		defer close(watchEnd)
-		if death := b.watch(ctx, h, dom); death != nil {
+		if death := b.watch(ctx, h, dom, done); death != nil {
 			waitBriefly(consoleEnd) // for its last words
 			cancel(death)
 		}
 	}()
 
-	addresses, err := b.awaitReady(ctx, h, dom, spec)
+	addresses, err := b.awaitReady(ctx, h, dom, spec, known)
 	var death *deathError
 	if err != nil && errors.As(context.Cause(ctx), &death) {
-		cause := error(death)
 		err = &egress.Fault{Kind: egress.ErrPermanent, Doing: "waiting for instance " + dom.Name + " to become ready", Host: h.name,
-			Cause: cause, Remedy: remedyFor(cause)}
+			Cause: death, Remedy: remedyFor(death)}
 	}
 	return addresses, withConsole(err, output)
 }
@@ -100,9 +113,9 @@ func (b *Backend) bringUp(ctx context.Context, h *host, dom libvirt.Domain) erro
 	return nil
 }
 
-// watch looks at the machine until ctx ends, and returns how it died if it
-// does. A host that cannot be asked for a while proves nothing.
-func (b *Backend) watch(ctx context.Context, h *host, dom libvirt.Domain) *deathError {
+// watch looks at the machine until done is closed or ctx ends, and returns how
+// it died if it does. A host that cannot be asked for a while proves nothing.
+func (b *Backend) watch(ctx context.Context, h *host, dom libvirt.Domain, done <-chan struct{}) *deathError {
 	tick := time.NewTicker(b.pollInterval)
 	defer tick.Stop()
 	for {
@@ -115,6 +128,8 @@ func (b *Backend) watch(ctx context.Context, h *host, dom libvirt.Domain) *death
 		}
 		select {
 		case <-tick.C:
+		case <-done:
+			return nil
 		case <-ctx.Done():
 			return nil
 		}
@@ -124,38 +139,65 @@ func (b *Backend) watch(ctx context.Context, h *host, dom libvirt.Domain) *death
 // awaitReady looks for an address and probes the proxy there, again and again,
 // until the proxy forwards or ctx ends. When it fails it says which step was
 // the last to fail and what was seen.
-func (b *Backend) awaitReady(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec) ([]netip.Addr, error) {
-	macs := []string{MACAddress(h.name, spec.ID.Name)}
-	if defined, err := h.readDomain(ctx, dom); err == nil {
-		macs = macsOf(defined.Domain)
+func (b *Backend) awaitReady(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec, known passwords) ([]netip.Addr, error) {
+	defined, err := h.readDomain(ctx, dom)
+	if err != nil {
+		return nil, err
 	}
-	interval := spec.HealthCheck.Interval
-	if interval <= 0 {
-		interval = time.Second
-	}
-	tick := time.NewTicker(interval)
+	macs := macsOf(defined.Domain)
+	tick := time.NewTicker(cmp.Or(spec.HealthCheck.Interval, time.Second))
 	defer tick.Stop()
 	seen := errors.New("it was not looked at yet")
 	for {
-		report := h.addresses(ctx, dom, macs)
-		addresses := report.usable()
+		report, err := h.addresses(ctx, dom, macs)
 		if ctx.Err() == nil {
-			if len(addresses) == 0 {
+			switch {
+			case err != nil:
+				seen = err
+			case len(report.found) == 0:
 				seen = fmt.Errorf("it has no address (%s)", strings.Join(report.silent, "; "))
-			} else if seen = b.check(ctx, addresses[0], spec); seen == nil {
-				return addresses, nil
-			}
-			var failure *probe.Failure
-			if errors.As(seen, &failure) && failure.Final {
-				return addresses, notReady(h, dom, seen, egress.ErrPermanent)
+			default:
+				var answered int
+				if answered, seen = b.checkAll(ctx, report.found, spec, known); seen == nil {
+					return first(report.found, answered), nil
+				}
+				var failure *probe.Failure
+				if errors.As(seen, &failure) && failure.Final {
+					return report.found, notReady(h, dom, seen, egress.ErrPermanent)
+				}
 			}
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return addresses, notReady(h, dom, fmt.Errorf("%w; last seen: %w", context.Cause(ctx), seen), egress.ErrTransient)
+			return report.found, notReady(h, dom, fmt.Errorf("%w; last seen: %w", context.Cause(ctx), seen), egress.ErrTransient)
 		}
 	}
+}
+
+// checkAll probes every address, since one may be of a lease that outlived
+// another machine. It returns the index of the first that passes, or what was
+// seen at the first that did not.
+func (b *Backend) checkAll(ctx context.Context, addresses []netip.Addr, spec egress.Spec, known passwords) (answered int, seen error) {
+	for i, addr := range addresses {
+		err := b.check(ctx, addr, spec, known)
+		if err == nil {
+			return i, nil
+		}
+		if seen == nil {
+			seen = err
+		}
+		var failure *probe.Failure
+		if errors.As(err, &failure) && failure.Final {
+			return 0, err
+		}
+	}
+	return 0, seen
+}
+
+// first puts the address at i before the others.
+func first(addresses []netip.Addr, i int) []netip.Addr {
+	return append([]netip.Addr{addresses[i]}, slices.Delete(slices.Clone(addresses), i, i+1)...)
 }
 
 func notReady(h *host, dom libvirt.Domain, seen error, kind error) error {
@@ -164,7 +206,7 @@ func notReady(h *host, dom libvirt.Domain, seen error, kind error) error {
 }
 
 // check probes the proxy at addr, if there is one to probe from here.
-func (b *Backend) check(ctx context.Context, addr netip.Addr, spec egress.Spec) error {
+func (b *Backend) check(ctx context.Context, addr netip.Addr, spec egress.Spec, known passwords) error {
 	if spec.Proxy == nil || spec.HealthCheck.From == egress.FromNone {
 		return nil
 	}
@@ -172,10 +214,16 @@ func (b *Backend) check(ctx context.Context, addr netip.Addr, spec egress.Spec) 
 	if !ok {
 		return fmt.Errorf("no client may reach health_check.target %q", spec.HealthCheck.Target)
 	}
-	return b.probe(ctx, probe.Probe{
+	p := probe.Probe{
 		Proxy:    netip.AddrPortFrom(addr, uint16(spec.Proxy.HTTPPort)),
 		User:     user,
 		Password: spec.Proxy.Clients[user].Password,
 		Target:   spec.HealthCheck.Target,
-	})
+	}
+	err := b.probe(ctx, p)
+	var failure *probe.Failure
+	if known == anyPassword && errors.As(err, &failure) && failure.CredentialsRefused {
+		return p.RunWithoutCredentials(ctx)
+	}
+	return err
 }

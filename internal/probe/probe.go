@@ -77,6 +77,8 @@ type Failure struct {
 	// Final tells that waiting longer cannot help: the proxy is open to
 	// everyone or leads to the metadata service.
 	Final bool
+	// CredentialsRefused tells that the proxy did not take User and Password.
+	CredentialsRefused bool
 	// Err is the error below, if there is one.
 	Err error
 }

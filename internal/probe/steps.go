@@ -50,7 +50,9 @@ func (p Probe) forwards(ctx context.Context) *Failure {
 		return fail(err, "%s", noAnswer("a CONNECT to "+p.Target, err))
 	}
 	if !answer.opened() {
-		return fail(nil, "the proxy answered a CONNECT to %s with %q: %s", p.Target, answer.line, meaning(answer.status))
+		refused := fail(nil, "the proxy answered a CONNECT to %s with %q: %s", p.Target, answer.line, meaning(answer.status))
+		refused.CredentialsRefused = authenticationFailed(answer.status)
+		return refused
 	}
 	err = t.awaitByte(ctx, p.Target)
 	switch {
@@ -114,10 +116,14 @@ func noAnswer(request string, err error) string {
 	}
 }
 
+func authenticationFailed(status int) bool {
+	return status == http.StatusProxyAuthRequired || status == http.StatusUnauthorized
+}
+
 // meaning says what a refusal of the target points to.
 func meaning(status int) string {
 	switch {
-	case status == http.StatusProxyAuthRequired, status == http.StatusUnauthorized:
+	case authenticationFailed(status):
 		return "it does not accept the client's credentials"
 	case status == http.StatusForbidden:
 		return "its policy does not allow the target, or the target's name leads to a private address"

@@ -17,6 +17,7 @@ import (
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/guest"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/hypervisor"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/wire"
 )
 
 func TestManyInstancesAtOnceFetchTheirImageOnce(t *testing.T) {
@@ -249,4 +250,106 @@ func checkRuns(t *testing.T, name string) {
 	if state := domainState(t, name); !strings.HasPrefix(state, "running") {
 		t.Errorf("domain %s is %q", name, state)
 	}
+}
+
+func TestDiskOfARenamedDomainIsNeverDeleted(t *testing.T) {
+	w := newWorld(t)
+	plantLease(t, "renamed")
+	want := spec(t, "renamed", guest.TinyIdle, false)
+	mustCreate(t, w.backend, want)
+	virsh(t, "destroy", "renamed")
+	virsh(t, "domrename", "renamed", "kept")
+	virsh(t, "start", "kept")
+	for what, err := range map[string]error{
+		"delete": w.backend.Delete(t.Context(), want.ID),
+		"create": func() error { _, err := w.backend.Create(t.Context(), want); return err }(),
+	} {
+		if !errors.Is(err, egress.ErrPermanent) || !strings.Contains(err.Error(), "domain kept uses it") {
+			t.Errorf("%s: got %v, want that domain kept uses the disk", what, err)
+		}
+	}
+	if got := volumes(t, "egressproxy-renamed-"); len(got) != 2 {
+		t.Errorf("of the running machine's volumes %q are left", got)
+	}
+	checkRuns(t, "kept")
+	virsh(t, "destroy", "kept")
+	virsh(t, "domrename", "kept", "renamed")
+	mustDelete(t, w.backend, want.ID)
+	checkNothingLeft(t, want)
+}
+
+func TestDeleteWithAnInactivePoolFailsBeforeTheMachineIsStopped(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(t.TempDir(), "pool.xml")
+	if err := os.WriteFile(file, []byte("<pool type='dir'><name>other</name><target><path>"+dir+"</path></target></pool>"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	virsh(t, "pool-define", file)
+	virsh(t, "pool-start", "other")
+	w := newWorld(t)
+	plantLease(t, "inactive")
+	want := spec(t, "inactive", guest.TinyIdle, false)
+	want.KVM.Pool = "other"
+	mustCreate(t, w.backend, want)
+	virsh(t, "pool-destroy", "other")
+	if err := w.backend.Delete(t.Context(), want.ID); !errors.Is(err, egress.ErrPermanent) || !strings.Contains(err.Error(), "not active") {
+		t.Errorf("got %v, want that the pool is not active", err)
+	}
+	checkRuns(t, "inactive")
+	virsh(t, "pool-start", "other")
+	mustDelete(t, w.backend, want.ID)
+	left, err := filepath.Glob(filepath.Join(dir, "egressproxy-inactive-*"))
+	if err != nil || len(left) != 0 || domainState(t, "inactive") != "" {
+		t.Errorf("%q and domain state %q are left, %v", left, domainState(t, "inactive"), err)
+	}
+	virsh(t, "pool-destroy", "other")
+	virsh(t, "pool-undefine", "other")
+}
+
+func TestFileThatThePoolHasNotListedIsReplaced(t *testing.T) {
+	w := newWorld(t)
+	plantLease(t, "unlisted")
+	want := spec(t, "unlisted", guest.TinyIdle, false)
+	if err := os.WriteFile(filepath.Join(hv.PoolDir, "egressproxy-unlisted-root.qcow2"), []byte("left by a run on shared storage"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	mustCreate(t, w.backend, want)
+	mustDelete(t, w.backend, want.ID)
+	checkNothingLeft(t, want)
+}
+
+func TestUnreadableMetadataHidesOneInstanceAndNoOther(t *testing.T) {
+	w := newWorld(t)
+	plantLease(t, "corrupt")
+	plantLease(t, "sound")
+	corrupt, sound := spec(t, "corrupt", guest.TinyIdle, false), spec(t, "sound", guest.TinyIdle, false)
+	mustCreate(t, w.backend, corrupt)
+	mustCreate(t, w.backend, sound)
+	virsh(t, "metadata", "corrupt", "--config", "--uri", "https://github.com/egressproxy/terraform-provider-egressproxy/instance/v1",
+		"--key", "egressproxy", "--set", "<instance><created>yesterday</created></instance>")
+	found, err := w.backend.List(t.Context(), egress.Tags{"test": t.Name()})
+	if err != nil || len(found) != 1 || found[0].ID != sound.ID {
+		t.Errorf("listed %+v, %v", found, err)
+	}
+	if _, err := w.backend.Get(t.Context(), corrupt.ID); !errors.Is(err, egress.ErrPermanent) {
+		t.Errorf("get: %v, want a permanent failure", err)
+	}
+	mustDelete(t, w.backend, corrupt.ID)
+	mustDelete(t, w.backend, sound.ID)
+	checkNothingLeft(t, corrupt)
+}
+
+func TestListThatRunsOutOfTimeIsAnError(t *testing.T) {
+	w := newWorld(t)
+	plantLease(t, "slow-list")
+	want := spec(t, "slow-list", guest.TinyIdle, false)
+	mustCreate(t, w.backend, want)
+	w.link.Inject(wire.Rule{Procedure: wire.ProcDomainInterfaceAddresses, Fault: wire.Hang})
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	defer cancel()
+	if found, err := w.backend.List(ctx, nil); err == nil {
+		t.Errorf("listed %+v without an error", found)
+	}
+	w.link.Heal()
+	mustDelete(t, newBackend(t, w), want.ID)
 }
