@@ -55,7 +55,9 @@ func (b *fakeBackend) Create(_ context.Context, spec egress.Spec) (egress.Instan
 		ConfigHash:  spec.ConfigHash(),
 		Proxy:       withoutPasswords(spec.Proxy),
 		HealthCheck: spec.HealthCheck,
-		CreatedAt:   time.Date(2026, 12, 1, 10, 0, len(b.specs), 0, time.UTC),
+
+		UserDataVersion: spec.UserDataVersion,
+		CreatedAt:       time.Date(2026, 12, 1, 10, 0, len(b.specs), 0, time.UTC),
 		KVM: &egress.KVMInstance{
 			UUID: fmt.Sprintf("00000000-0000-4000-8000-%012d", len(b.specs)), MAC: "52:54:00:00:00:01",
 			VCPUs: k.VCPUs, MemoryMiB: k.MemoryMiB, DiskGiB: k.DiskGiB, Image: k.Image.Name, ImageSHA256: k.Image.SHA256,

@@ -59,7 +59,7 @@ func either[V attr.Value](planned, found V) V {
 }
 
 // observe gives the state after a refresh. What cannot be read back (write-only
-// values, user-data, time limits) stays as it was, and so does what the
+// values, user_data, time limits) stays as it was, and so does what the
 // instance does not tell; everything else becomes what was found. A prior
 // state without a name is that of an import.
 func observe(ctx context.Context, prior instanceModel, instance egress.Instance, s *settings) (instanceModel, diag.Diagnostics) {
@@ -78,6 +78,9 @@ func observe(ctx context.Context, prior instanceModel, instance egress.Instance,
 	}
 	if instance.ConfigHash != "" {
 		m.ConfigHash = types.StringValue(instance.ConfigHash)
+	}
+	if instance.UserDataVersion != 0 {
+		m.UserDataWOVersion = types.Int64Value(instance.UserDataVersion)
 	}
 	found := runtimeOf(instance, m.Proxy, &diags)
 	m.State, m.Ready, m.Addresses, m.Address, m.HTTPURL = found.State, found.Ready, found.Addresses, found.Address, found.HTTPURL

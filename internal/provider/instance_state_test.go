@@ -114,6 +114,28 @@ func TestImportReadsEverythingThatCanBeRead(t *testing.T) {
 	}
 }
 
+func TestTheVersionOfWriteOnlyUserDataIsTheInstances(t *testing.T) {
+	for name, c := range map[string]struct {
+		prior types.Int64
+		found int64
+		want  types.Int64
+	}{
+		"imported":                   {types.Int64Null(), 3, types.Int64Value(3)},
+		"imported, it has none":      {types.Int64Null(), 0, types.Int64Null()},
+		"refreshed":                  {types.Int64Value(3), 3, types.Int64Value(3)},
+		"refreshed, another":         {types.Int64Value(3), 4, types.Int64Value(4)},
+		"refreshed, it does not say": {types.Int64Value(3), 0, types.Int64Value(3)},
+	} {
+		t.Run(name, func(t *testing.T) {
+			prior, instance := imported(), found()
+			prior.UserDataWOVersion, instance.UserDataVersion = c.prior, c.found
+			if m, _ := observed(t, prior, instance, someSettings()); !m.UserDataWOVersion.Equal(c.want) {
+				t.Errorf("the version is %s, want %s", m.UserDataWOVersion, c.want)
+			}
+		})
+	}
+}
+
 func TestImportNamesAMachineTypeOnlyWhenOneAloneFits(t *testing.T) {
 	s := someSettings()
 	s.machineTypes.entries["tiny"] = s.machineTypes.entries["small"]
