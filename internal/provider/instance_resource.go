@@ -160,6 +160,7 @@ func (r *instanceResource) Read(ctx context.Context, req resource.ReadRequest, r
 		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("state"), textOrNull(string(instance.State)))...)
 		return
 	}
+	instance.Addresses = settledAddresses(ctx, prior.Addresses, instance)
 	instance.Ready = r.checkReady(ctx, instance, &resp.Diagnostics)
 	state, diags := observe(ctx, prior, instance, r.settings)
 	resp.Diagnostics.Append(diags...)

@@ -3,6 +3,8 @@ package provider
 import (
 	"context"
 	"net"
+	"net/netip"
+	"slices"
 	"strconv"
 	"time"
 
@@ -95,6 +97,33 @@ func observe(ctx context.Context, prior instanceModel, instance egress.Instance,
 		m.KVM = object(ctx, machine, kvmTypes, &diags)
 	}
 	return m, diags
+}
+
+// settledAddresses gives the addresses that a refresh goes by. A running
+// machine that tells none for the moment, as while it renews its lease, still
+// has those it had; and the one clients were given first stays first for as
+// long as the machine has it: a refresh does not try which one answers.
+func settledAddresses(ctx context.Context, prior types.List, instance egress.Instance) []netip.Addr {
+	var texts []string
+	if prior.IsNull() || prior.ElementsAs(ctx, &texts, false).HasError() {
+		return instance.Addresses
+	}
+	var had []netip.Addr
+	for _, text := range texts {
+		address, err := netip.ParseAddr(text)
+		if err != nil {
+			return instance.Addresses
+		}
+		had = append(had, address)
+	}
+	if len(instance.Addresses) == 0 && instance.State == egress.Running {
+		return had
+	}
+	if len(had) == 0 || !slices.Contains(instance.Addresses, had[0]) {
+		return instance.Addresses
+	}
+	others := slices.DeleteFunc(slices.Clone(instance.Addresses), func(a netip.Addr) bool { return a == had[0] })
+	return slices.Insert(others, 0, had[0])
 }
 
 // runtimeOf gives the part of the state that comes and goes with the running

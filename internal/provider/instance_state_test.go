@@ -3,6 +3,7 @@ package provider
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -196,6 +197,49 @@ func TestRefreshKeepsWhatTheInstanceDoesNotTell(t *testing.T) {
 		if !c.got.Equal(c.want) {
 			t.Errorf("%s is %s, want %s", what, c.got, c.want)
 		}
+	}
+}
+
+func TestAddressesStaySettledWhileTheMachineHasThem(t *testing.T) {
+	addresses := func(texts ...string) (out []netip.Addr) {
+		for _, text := range texts {
+			out = append(out, netip.MustParseAddr(text))
+		}
+		return out
+	}
+	list := func(texts ...string) types.List {
+		out, diags := types.ListValueFrom(t.Context(), types.StringType, texts)
+		if diags.HasError() {
+			t.Fatal(diags)
+		}
+		return out
+	}
+	for name, c := range map[string]struct {
+		prior types.List
+		state egress.State
+		found []netip.Addr
+		want  []netip.Addr
+	}{
+		"imported":                        {types.ListNull(types.StringType), egress.Running, addresses("192.0.2.1", "192.0.2.2"), addresses("192.0.2.1", "192.0.2.2")},
+		"imported, none told":             {types.ListNull(types.StringType), egress.Running, nil, nil},
+		"none told":                       {list("192.0.2.2", "192.0.2.1"), egress.Running, nil, addresses("192.0.2.2", "192.0.2.1")},
+		"stopped":                         {list("192.0.2.2"), egress.Stopped, nil, nil},
+		"started elsewhere":               {list(), egress.Running, addresses("192.0.2.1"), addresses("192.0.2.1")},
+		"in another order":                {list("192.0.2.2", "192.0.2.1"), egress.Running, addresses("192.0.2.1", "192.0.2.2"), addresses("192.0.2.2", "192.0.2.1")},
+		"one more":                        {list("192.0.2.2"), egress.Running, addresses("192.0.2.1", "192.0.2.2", "192.0.2.3"), addresses("192.0.2.2", "192.0.2.1", "192.0.2.3")},
+		"the first is gone":               {list("192.0.2.2", "192.0.2.9"), egress.Running, addresses("192.0.2.1", "192.0.2.9"), addresses("192.0.2.1", "192.0.2.9")},
+		"a state that was edited by hand": {list("here"), egress.Running, addresses("192.0.2.1"), addresses("192.0.2.1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			before := slices.Clone(c.found)
+			got := settledAddresses(t.Context(), c.prior, egress.Instance{State: c.state, Addresses: c.found})
+			if !slices.Equal(got, c.want) {
+				t.Errorf("the addresses are %v, want %v", got, c.want)
+			}
+			if !slices.Equal(c.found, before) {
+				t.Errorf("the instance's own addresses became %v", c.found)
+			}
+		})
 	}
 }
 

@@ -171,6 +171,58 @@ func TestTerraformWarnsWhenTheProxyDoesNotAnswerAndPlansNothing(t *testing.T) {
 	)
 }
 
+func TestTerraformKeepsTheAddressClientsWereGiven(t *testing.T) {
+	t.Parallel()
+	backend := newFakeBackend()
+	var asked atomic.Value
+	probe := WithProbe(func(_ context.Context, at netip.AddrPort) error { asked.Store(at.String()); return nil })
+	configuration := instance(kvmArgument, proxyArgument) + `output "url" { value = egressproxy_instance.ci.http_url }` + "\n"
+	found := func(addresses ...string) func() {
+		return func() {
+			backend.change(ciID, func(i *egress.Instance) {
+				i.Addresses = nil
+				for _, a := range addresses {
+					i.Addresses = append(i.Addresses, netip.MustParseAddr(a))
+				}
+			})
+		}
+	}
+	steps := []resource.TestStep{{Config: configuration}}
+	for _, c := range []struct {
+		reported []string
+		want     []string
+	}{
+		{nil, []string{"192.0.2.11"}},
+		{[]string{"192.0.2.1", "192.0.2.11", "2001:db8::1"}, []string{"192.0.2.11", "192.0.2.1", "2001:db8::1"}},
+		{nil, []string{"192.0.2.11", "192.0.2.1", "2001:db8::1"}},
+		{[]string{"192.0.2.1", "192.0.2.7"}, []string{"192.0.2.1", "192.0.2.7"}},
+	} {
+		var want []knownvalue.Check
+		for _, a := range c.want {
+			want = append(want, knownvalue.StringExact(a))
+		}
+		steps = append(steps,
+			resource.TestStep{PreConfig: found(c.reported...), RefreshState: true},
+			resource.TestStep{
+				Config:           configuration,
+				ConfigPlanChecks: resource.ConfigPlanChecks{PreApply: []plancheck.PlanCheck{plancheck.ExpectResourceAction(address, plancheck.ResourceActionNoop)}},
+				ConfigStateChecks: []statecheck.StateCheck{
+					statecheck.ExpectKnownValue(address, tfjsonpath.New("addresses"), knownvalue.ListExact(want)),
+					statecheck.ExpectKnownValue(address, tfjsonpath.New("ready"), knownvalue.Bool(true)),
+					stateText("address", c.want[0]),
+					stateText("http_url", "http://"+c.want[0]+":3128"),
+					stateCheck(func(*tfjson.State) error {
+						if at := c.want[0] + ":3128"; asked.Load() != at {
+							return fmt.Errorf("the proxy was asked at %v, want %s", asked.Load(), at)
+						}
+						return nil
+					}),
+				},
+			})
+	}
+	runWith(t, factories(backend, probe), steps...)
+}
+
 func TestTerraformUndoesTagsThatSomeoneElseChanged(t *testing.T) {
 	t.Parallel()
 	backend := newFakeBackend()
