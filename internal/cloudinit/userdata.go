@@ -49,7 +49,8 @@ const (
 )
 
 // DetectContentType tells what user-data is by how it begins, as cloud-init
-// does. The error lists the beginnings that it understands.
+// does. The error lists the beginnings that it understands. It holds nothing of
+// the user-data, which may be secret.
 func DetectContentType(userData []byte) (string, error) {
 	if bytes.HasPrefix(userData, []byte{0x1f, 0x8b}) {
 		return gzipType, nil
@@ -66,11 +67,7 @@ func DetectContentType(userData []byte) (string, error) {
 			return multipartType, nil
 		}
 	}
-	line, _, _ := strings.Cut(string(text), "\n")
-	if len(line) > 40 {
-		line = line[:40] + "..."
-	}
-	why := fmt.Sprintf("it begins with %q", line)
+	why := "it begins with nothing that cloud-init knows"
 	if len(text) == 0 {
 		why = "it is empty"
 	}
@@ -78,7 +75,7 @@ func DetectContentType(userData []byte) (string, error) {
 	for _, k := range contentTypes {
 		known = append(known, k.prefix)
 	}
-	return "", fmt.Errorf("cloud-init would ignore this user-data: %s; cloud-init understands what begins with %s, a MIME message with Content-Type: multipart/..., and any of these compressed by gzip",
+	return "", fmt.Errorf("cloud-init would ignore this user-data: %s; it understands what begins with %s, a MIME message with Content-Type: multipart/..., and any of these compressed by gzip",
 		why, strings.Join(known, ", "))
 }
 

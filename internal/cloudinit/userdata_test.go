@@ -51,6 +51,23 @@ func TestDetectContentTypeKnowsWhatCloudInitKnows(t *testing.T) {
 	}
 }
 
+func TestNoErrorOnUserDataShowsAnyOfIt(t *testing.T) {
+	const secret = "hunter2"
+	for _, text := range []string{
+		secret, "\n" + secret, "# cloud-config\npassword: " + secret, "Content-Type: text/" + secret + "\n\nx",
+		secret + "\n\nx", "Content-Type: multipart/mixed\n" + secret + "\n", "password: " + secret + "\n\n",
+	} {
+		for name, content := range map[string][]byte{"plain": []byte(text), "compressed": compressed(t, text), "compressed twice": compressed(t, string(compressed(t, text)))} {
+			_, err := UserData(Part{Content: content}, Part{Content: []byte("#cloud-config\n")})
+			if err == nil {
+				t.Errorf("%q, %s: no error", text, name)
+			} else if strings.Contains(err.Error(), secret) {
+				t.Errorf("%q, %s: the error shows it: %v", text, name, err)
+			}
+		}
+	}
+}
+
 // leaf is a part of a MIME message that holds no others.
 type leaf struct{ ContentType, Merge, Text string }
 

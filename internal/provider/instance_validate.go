@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/cloudinit"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/proxy"
 )
@@ -36,6 +37,8 @@ func validateUserData(m instanceModel, diags *diag.Diagnostics) {
 	if isGiven(m.UserData) && isGiven(m.UserDataWO) {
 		diags.AddAttributeError(userDataWO, "Two kinds of user-data", "user_data and user_data_wo are both given. Give one of them.")
 	}
+	checkUserData(userDataWO, m.UserDataWO, diags)
+	checkUserData(path.Root("user_data"), m.UserData, diags)
 	if isGiven(m.UserDataWO) && m.UserDataWOVersion.IsNull() {
 		diags.AddAttributeError(version, "Missing version of user_data_wo",
 			"user_data_wo is not stored, so a change of it cannot be seen. Set user_data_wo_version to 1, and raise it whenever user_data_wo changes.")
@@ -43,6 +46,18 @@ func validateUserData(m instanceModel, diags *diag.Diagnostics) {
 	if isGiven(m.UserDataWOVersion) && m.UserDataWO.IsNull() {
 		diags.AddAttributeError(userDataWO, "Missing user_data_wo",
 			fmt.Sprintf("user_data_wo_version = %d, but user_data_wo is not given. Give it, or take the version out.", m.UserDataWOVersion.ValueInt64()))
+	}
+}
+
+// checkUserData refuses user-data that cloud-init would skip without a word: the
+// machine would come up without it. It may be secret, so none of it is shown.
+func checkUserData(at path.Path, userData types.String, diags *diag.Diagnostics) {
+	if !isGiven(userData) {
+		return
+	}
+	if _, err := cloudinit.DetectContentType([]byte(userData.ValueString())); err != nil {
+		diags.AddAttributeError(at, fmt.Sprintf("Invalid value of %s", at), sentence(err.Error())+
+			fmt.Sprintf(" Put the line that says what it is, such as #cloud-config, first; where there is no user-data to give, leave %s out or set it to null.", at))
 	}
 }
 

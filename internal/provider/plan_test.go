@@ -123,7 +123,9 @@ func TestWrongInstancesGetOneDiagnosticEachBeforeAnythingIsAsked(t *testing.T) {
 		"target's port refused":    {"health_check.target", "example.org:22", "health_check.target", []string{`"example.org:22"`, "allow_ports"}},
 		"no target to derive":      {"health_check.target", nil, "", nil},
 		"interval":                 {"health_check.interval", "-1s", "health_check.interval", []string{`"-1s"`, "more than zero"}},
-		"two kinds of user-data":   {"user_data_wo", "x", "user_data_wo_version", []string{"user_data_wo_version to 1"}},
+		"two kinds of user-data":   {"user_data_wo", "#cloud-config", "user_data_wo_version", []string{"user_data_wo_version to 1"}},
+		"user-data of no kind":     {"user_data", "timezone: Europe/Berlin", "user_data", []string{"would ignore", "#cloud-config", "#!"}},
+		"empty user-data":          {"user_data", "", "user_data", []string{"empty", "null"}},
 		"version alone":            {"user_data_wo_version", 1, "user_data_wo", []string{"not given"}},
 		"tag without key":          {"tags", tree{"": "x"}, "tags.", []string{"empty"}},
 		"time limit":               {"timeouts.create", "soon", "timeouts.create", []string{"soon"}},
@@ -152,6 +154,23 @@ func TestWrongInstancesGetOneDiagnosticEachBeforeAnythingIsAsked(t *testing.T) {
 				t.Errorf("the diagnostic shows a password: %s", describe(diagnostics))
 			}
 		})
+	}
+}
+
+// TestWrongSecretUserDataIsRefusedWithoutShowingIt also makes sure that what
+// the answer says is what someone needs who cannot see their own value in it.
+func TestWrongSecretUserDataIsRefusedWithoutShowingIt(t *testing.T) {
+	secret := "token: " + secretText
+	for _, text := range []string{
+		secret, secretText, "\n " + secret, "# cloud-config\n" + secret, "Content-Type: text/plain\n\n" + secret, "Content-Type: " + secretText + "\n\n",
+		"Content-Type: multipart " + secretText + "\n", secretText + ": multipart/mixed\n\n", "\x1f" + secretText,
+	} {
+		p := newClient(t, untouchable{t})
+		diagnostics := p.validate(instanceTree().with("user_data_wo", text).with("user_data_wo_version", 1))
+		expectOne(t, diagnostics, "user_data_wo", []string{"user_data_wo", "would ignore", "#cloud-config", "#!", "#include", "Content-Type: multipart"})
+		if said := describe(diagnostics); strings.Contains(said, secretText) || strings.Contains(said, "token") {
+			t.Errorf("user-data %q is shown: %s", text, said)
+		}
 	}
 }
 
