@@ -2,6 +2,7 @@ package cloudinit
 
 import (
 	"bytes"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"strings"
@@ -33,8 +34,9 @@ type Seed struct {
 // ISO gives the seed as an ISO 9660 image, a whole number of 2 KiB sectors.
 // Two calls differ in the volume's time stamps.
 //
-// The library stages the files in a temporary directory that only the calling
-// user can enter; it is gone when ISO returns.
+// The library stages files in a temporary directory, which outlives a process
+// that is killed. Contents may be secret, so what is staged are stand-ins of the
+// same lengths; the contents take their places in the finished image, in memory.
 func (s Seed) ISO() (image []byte, err error) {
 	metaData, err := s.metaData()
 	if err != nil {
@@ -49,6 +51,7 @@ func (s Seed) ISO() (image []byte, err error) {
 			image, err = nil, errors.Join(err, fmt.Errorf("removing the staged seed image: %w", cleanupErr))
 		}
 	}()
+	var staged []standIn
 	for _, f := range []struct {
 		name     string
 		content  []byte
@@ -62,9 +65,11 @@ func (s Seed) ISO() (image []byte, err error) {
 		if f.optional && len(f.content) == 0 {
 			continue
 		}
-		if err := w.AddFile(bytes.NewReader(f.content), f.name); err != nil {
+		file := newStandIn(f.content)
+		if err := w.AddFile(bytes.NewReader(file.bytes), f.name); err != nil {
 			return nil, fmt.Errorf("adding %s to the seed image: %w", f.name, err)
 		}
+		staged = append(staged, file)
 	}
 	var b bytes.Buffer
 	if err := w.WriteTo(&b, VolumeLabel); err != nil {
@@ -73,7 +78,40 @@ func (s Seed) ISO() (image []byte, err error) {
 	if rest := b.Len() % sector; rest != 0 {
 		b.Write(make([]byte, sector-rest))
 	}
+	for _, file := range staged {
+		if err := file.fill(b.Bytes()); err != nil {
+			return nil, fmt.Errorf("writing the seed image: %w", err)
+		}
+	}
 	return b.Bytes(), nil
+}
+
+// standIn takes a file's place while the image is built.
+type standIn struct{ bytes, content []byte }
+
+// standInLength is how many random bytes occur nowhere else in an image. A
+// shorter content stands for itself: nothing secret is that short and still
+// something cloud-init understands.
+const standInLength = 32
+
+func newStandIn(content []byte) standIn {
+	if len(content) < standInLength {
+		return standIn{content, content}
+	}
+	f := standIn{make([]byte, len(content)), content}
+	_, _ = rand.Read(f.bytes) // never fails (crypto/rand documentation)
+	return f
+}
+
+// fill puts the content in its place. ISO 9660 keeps a file's bytes together
+// (ECMA-119, 6.4.1, for a file of one extent), so they are found in one piece.
+func (f standIn) fill(image []byte) error {
+	at := bytes.Index(image, f.bytes)
+	if at < 0 {
+		return errors.New("a file is not in it")
+	}
+	copy(image[at:], f.content)
+	return nil
 }
 
 func (s Seed) metaData() ([]byte, error) {

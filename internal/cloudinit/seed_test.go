@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"io"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -82,6 +83,48 @@ func TestISOHoldsWhatNoCloudReads(t *testing.T) {
 	left, err := os.ReadDir(temp)
 	if err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v (%v)", left, err)
+	}
+}
+
+func TestSecretIsNeverInTheStagingDirectory(t *testing.T) {
+	temp := t.TempDir()
+	t.Setenv("TMPDIR", temp)
+	secret := "#cloud-config\n# the-secret-of-this-test\n"
+	ended := make(chan error, 1)
+	go func() {
+		for range 200 {
+			if _, err := (Seed{InstanceID: "i", UserData: []byte(secret)}).ISO(); err != nil {
+				ended <- err
+				return
+			}
+		}
+		ended <- nil
+	}()
+	seen := 0
+	for {
+		files, err := filepath.Glob(filepath.Join(temp, "*", "*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			if content, err := os.ReadFile(file); err == nil && len(content) == len(secret) {
+				seen++
+				if bytes.Contains(content, []byte("the-secret-of-this-test")) {
+					t.Fatalf("%s holds the secret", file)
+				}
+			}
+		}
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Fatal(err)
+			}
+			if seen == 0 {
+				t.Error("nothing staged was seen: this test proves nothing")
+			}
+			return
+		default:
+		}
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/digitalocean/go-libvirt"
 
@@ -64,19 +65,48 @@ func (h *host) ensureBase(ctx context.Context, pool storagePool, want egress.Ima
 	return h.uploadBase(ctx, pool.StoragePool, want, source, header)
 }
 
-// findBase reads the marker of a base image: its backing file is the image.
+// findBase reads the marker of a base image: its backing file is the image. A
+// marker that another process is just creating has its name before its content,
+// so one that cannot be read yet is looked at again for a while.
 func (h *host) findBase(ctx context.Context, pool libvirt.StoragePool, sha256 string) (baseImage, error) {
-	marker, err := h.findVolume(ctx, pool, markerName(sha256))
-	if err != nil {
-		return baseImage{}, err
+	giveUp := time.NewTimer(markerPatience)
+	defer giveUp.Stop()
+	tick := time.NewTicker(200 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		marker, err := h.findVolume(ctx, pool, markerName(sha256))
+		if err != nil {
+			return baseImage{}, err
+		}
+		base, err := h.readMarker(ctx, marker)
+		if !errors.Is(err, egress.ErrNotFound) && !errors.Is(err, errNoBacking) {
+			return base, err
+		}
+		select {
+		case <-tick.C:
+		case <-giveUp.C:
+			return baseImage{}, err
+		case <-ctx.Done():
+			return baseImage{}, h.fault("reading the marker of a base image", ctx.Err())
+		}
 	}
+}
+
+// markerPatience is how long the creation of a marker, an empty volume, may
+// take.
+const markerPatience = 10 * time.Second
+
+var errNoBacking = errors.New("the volume has no backing file")
+
+func (h *host) readMarker(ctx context.Context, marker libvirt.StorageVol) (baseImage, error) {
 	description, err := h.describeVolume(ctx, marker)
 	if err != nil {
 		return baseImage{}, err
 	}
 	backing := description.BackingStore
 	if backing == nil || backing.Format == nil || description.Capacity == nil {
-		return baseImage{}, h.fault("reading the marker of a base image", fmt.Errorf("volume %s in pool %s has no backing file; delete it to have the image fetched again", marker.Name, pool.Name))
+		return baseImage{}, &egress.Fault{Kind: egress.ErrPermanent, Doing: "reading volume " + marker.Name + " in pool " + marker.Pool + ", the marker of a base image", Host: h.name,
+			Cause: errNoBacking, Remedy: "Delete that volume to have the image fetched again."}
 	}
 	return baseImage{Path: backing.Path, Format: image.Format(backing.Format.Type), Capacity: description.Capacity.Value}, nil
 }

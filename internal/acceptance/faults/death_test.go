@@ -18,25 +18,15 @@ const noticeWithin = 5 * time.Second
 func TestGuestThatDiesEndsTheWaitWithItsReasonAndLastLines(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind guest.Kind
-		// die makes the guest die, or waits until it has.
-		die    func(t *testing.T, name string)
+		// kill makes a guest die that does not by itself.
+		kill   []string
 		reason string
 	}{
-		"powers-off": {guest.TinyPowersOff, func(t *testing.T, name string) {
-			await(t, "the guest to power off", func() bool { return domainState(t, name) == "shut off (shutdown)" })
-		}, "shut off (the guest powered off)"},
-		"panics": {guest.TinyPanics, func(t *testing.T, name string) {
-			await(t, "the guest to run", func() bool { return domainState(t, name) == "running (booted)" })
-		}, "Kernel panic - not syncing"},
+		"powers-off": {guest.TinyPowersOff, nil, "shut off (the guest powered off)"},
+		"panics":     {guest.TinyPanics, nil, "Kernel panic - not syncing"},
 		// QEMU stops a machine so when KVM gives up on it.
-		"stopped-by-qemu": {guest.TinyIdle, func(t *testing.T, name string) {
-			await(t, "the guest to run", func() bool { return domainState(t, name) == "running (booted)" })
-			virsh(t, "qemu-monitor-command", name, "--hmp", "stop")
-		}, "paused (QEMU stopped it"},
-		"ended-by-a-person": {guest.TinyIdle, func(t *testing.T, name string) {
-			await(t, "the guest to run", func() bool { return domainState(t, name) == "running (booted)" })
-			virsh(t, "destroy", name)
-		}, "shut off (destroyed)"},
+		"stopped-by-qemu":   {guest.TinyIdle, []string{"qemu-monitor-command", "--hmp", "stop"}, "paused (QEMU stopped it"},
+		"ended-by-a-person": {guest.TinyIdle, []string{"destroy"}, "shut off (destroyed)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -49,11 +39,27 @@ func TestGuestThatDiesEndsTheWaitWithItsReasonAndLastLines(t *testing.T) {
 				_, err := w.backend.Create(ctx, want)
 				ended <- err
 			}()
-			test.die(t, want.ID.Name)
-			died := time.Now()
-			err := <-ended
-			if took := time.Since(died); took > noticeWithin {
-				t.Errorf("noticed after %s", took)
+			var err error
+			var lastRunning time.Time
+			await(t, "the create to end", func() bool {
+				if strings.HasPrefix(domainState(t, want.ID.Name), "running") {
+					if lastRunning.IsZero() && test.kill != nil {
+						virsh(t, append([]string{test.kill[0], want.ID.Name}, test.kill[1:]...)...)
+					}
+					lastRunning = time.Now()
+				}
+				select {
+				case err = <-ended:
+					return true
+				default:
+					return false
+				}
+			})
+			if lastRunning.IsZero() {
+				t.Fatalf("the guest was never seen running: %v", err)
+			}
+			if took := time.Since(lastRunning); took > noticeWithin {
+				t.Errorf("noticed %s after the guest was last seen running", took)
 			}
 			var fault *egress.Fault
 			if !errors.As(err, &fault) {
