@@ -175,10 +175,10 @@ func sizeOr(configured types.Int64, size int64, found presence) types.Int64 {
 	switch {
 	case !configured.IsNull():
 		return configured
-	case found == pending:
-		return types.Int64Unknown()
 	case found == absent: // refused already
 		return types.Int64Null()
+	case found == pending && size == 0:
+		return types.Int64Unknown()
 	}
 	return types.Int64Value(size)
 }
@@ -188,11 +188,10 @@ func (p *planning) imageSHA256(name types.String) types.String {
 		return types.StringUnknown()
 	}
 	image, presence := p.settings.images.find(name.ValueString())
-	switch presence {
-	case absent:
+	if presence == absent {
 		p.refuse(kvmPath.AtName("image"), "Unknown image", name.ValueString(), "kvm.images", p.settings.images.names())
-		return types.StringUnknown()
-	case pending:
+	}
+	if image.SHA256 == "" {
 		return types.StringUnknown()
 	}
 	return types.StringValue(image.SHA256)

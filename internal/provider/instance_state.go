@@ -256,7 +256,7 @@ func observedImage(prior types.String, k *egress.KVMInstance, s *settings) types
 	if k.ImageSHA256 == "" {
 		return either(prior, types.StringNull())
 	}
-	if image, presence := s.images.find(prior.ValueString()); presence == present && image.SHA256 == k.ImageSHA256 {
+	if image, _ := s.images.find(prior.ValueString()); image.SHA256 == k.ImageSHA256 {
 		return prior
 	}
 	if _, presence := s.images.find(k.Image); presence == absent {

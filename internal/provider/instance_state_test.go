@@ -150,7 +150,8 @@ func TestTheImageGoesByItsChecksum(t *testing.T) {
 		s := someSettings()
 		s.images.entries = map[string]entry[egress.Image]{}
 		for name, sum := range entries {
-			s.images.entries[name] = entry[egress.Image]{value: egress.Image{Name: name, SHA256: sum}}
+			// Its source, which has no part in this, is not known yet.
+			s.images.entries[name] = entry[egress.Image]{value: egress.Image{Name: name, SHA256: sum}, pending: true}
 		}
 		return s
 	}

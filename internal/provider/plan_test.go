@@ -268,6 +268,34 @@ func TestAnyUnknownPartOfTheProviderBlockCanBePlannedOn(t *testing.T) {
 	}
 }
 
+// TestWhatIsKnownOfAnEntryIsEnoughToPlanNothing goes through refresh and plan
+// on a provider block in which something is open that the instance needs not.
+func TestWhatIsKnownOfAnEntryIsEnoughToPlanNothing(t *testing.T) {
+	for _, place := range []string{"kvm.images.debian12.source", "kvm.machine_types.small.memory_mib", "kvm.hosts.hv2", "kvm.hosts.hv2.ssh", "kvm.hosts.hv2.ssh.timeout"} {
+		t.Run(place, func(t *testing.T) {
+			p := newClient(t, newFakeBackend())
+			config := instanceTree().with("health_check", tree{"from": "none"})
+			p.configure(providerTree())
+			state := p.create(config)
+			if d := p.configure(providerTree().with(place, unknown)); len(d) != 0 {
+				t.Fatal(describe(d))
+			}
+			read, err := p.server.ReadResource(t.Context(), &tfprotov6.ReadResourceRequest{TypeName: resourceType, CurrentState: p.pack(state)})
+			if err != nil || len(read.Diagnostics) != 0 {
+				t.Fatal(err, describe(read.Diagnostics))
+			}
+			refreshed := p.unpack(read.NewState)
+			planned := p.plan(config, refreshed)
+			if len(planned.Diagnostics) != 0 {
+				t.Fatal(describe(planned.Diagnostics))
+			}
+			if diffs, err := p.unpack(planned.PlannedState).Diff(state); err != nil || len(diffs) != 0 || !refreshed.Equal(state) {
+				t.Errorf("a change is planned: %v %v", diffs, err)
+			}
+		})
+	}
+}
+
 func TestReadingOnAHostThatIsNotKnownYetSaysWhatToDo(t *testing.T) {
 	made := newClient(t, newFakeBackend())
 	made.configure(providerTree())
@@ -294,28 +322,35 @@ func TestReplacementIsAskedForExactlyWhereAChangeNeedsIt(t *testing.T) {
 		want          []string
 		warns         bool
 	}{
-		"nothing":                      {user, providerTree(), nil, false},
-		"name":                         {user.with("name", "other"), providerTree(), []string{"name"}, false},
-		"host":                         {user.with("kvm.host", "hv2"), providerTree(), []string{"kvm.host"}, false},
-		"host, unknown":                {user.with("kvm.host", unknown), providerTree(), []string{"kvm.host"}, true},
-		"memory":                       {user.with("kvm.memory_mib", 2048), providerTree(), []string{"kvm.memory_mib"}, false},
-		"checksum":                     {user, providerTree().with("kvm.images.debian12.sha256", sumB), []string{"kvm.image_sha256"}, false},
-		"checksum in capitals":         {user, providerTree().with("kvm.images.debian12.sha256", strings.ToUpper(sumA)), nil, false},
-		"source of the image":          {user, providerTree().with("kvm.images.debian12.source", "/other.qcow2"), nil, false},
-		"machine type, sizes the same": {user.with("kvm.machine_type", nil), providerTree(), nil, false},
-		"machine type's own size":      {instanceTree(), providerTree().with("kvm.machine_types.small.vcpus", 2), []string{"kvm.vcpus"}, false},
-		"pool":                         {user.with("kvm.pool", "fast"), providerTree(), []string{"kvm.pool"}, false},
-		"network":                      {user.with("kvm.network", "lan"), providerTree(), []string{"kvm.network"}, false},
-		"virtualisation, as it is":     {user.with("kvm.virt_type", "qemu"), providerTree(), nil, false},
-		"virtualisation":               {user.with("kvm.virt_type", "kvm"), providerTree(), []string{"kvm.virt_type"}, false},
-		"a client's domains":           {user.with("proxy.clients.ci.allow_domains", []any{"a.example"}), providerTree(), []string{"config_hash"}, false},
-		"order of ports":               {user.with("proxy.policy.allow_ports", []any{443, 80}), providerTree(), nil, false},
-		"user-data":                    {user.with("user_data", "#cloud-config"), providerTree(), []string{"config_hash"}, false},
-		"user-data, unknown":           {user.with("user_data", unknown), providerTree(), []string{"config_hash"}, true},
-		"a password without a version": {user.with("proxy.clients.ci.password_wo", "other"), providerTree(), nil, false},
-		"a password's version":         {user.with("proxy.clients.ci.password_wo_version", 2), providerTree(), []string{"config_hash"}, false},
-		"tags":                         {user.with("tags", tree{"env": "test"}), providerTree(), nil, false},
-		"interval, written otherwise":  {user.with("health_check.interval", "1000ms"), providerTree(), nil, false},
+		"nothing":                           {user, providerTree(), nil, false},
+		"name":                              {user.with("name", "other"), providerTree(), []string{"name"}, false},
+		"host":                              {user.with("kvm.host", "hv2"), providerTree(), []string{"kvm.host"}, false},
+		"host, unknown":                     {user.with("kvm.host", unknown), providerTree(), []string{"kvm.host"}, true},
+		"memory":                            {user.with("kvm.memory_mib", 2048), providerTree(), []string{"kvm.memory_mib"}, false},
+		"checksum":                          {user, providerTree().with("kvm.images.debian12.sha256", sumB), []string{"kvm.image_sha256"}, false},
+		"checksum in capitals":              {user, providerTree().with("kvm.images.debian12.sha256", strings.ToUpper(sumA)), nil, false},
+		"source of the image":               {user, providerTree().with("kvm.images.debian12.source", "/other.qcow2"), nil, false},
+		"source, unknown":                   {user, providerTree().with("kvm.images.debian12.source", unknown), nil, false},
+		"checksum, unknown":                 {user, providerTree().with("kvm.images.debian12.sha256", unknown), []string{"kvm.image_sha256"}, true},
+		"image, unknown":                    {user, providerTree().with("kvm.images.debian12", unknown), []string{"kvm.image_sha256"}, true},
+		"checksum beside an unknown source": {user, providerTree().with("kvm.images.debian12", tree{"source": unknown, "sha256": sumB}), []string{"kvm.image_sha256"}, false},
+		"a size, unknown":                   {instanceTree(), providerTree().with("kvm.machine_types.small.vcpus", unknown), []string{"kvm.vcpus"}, true},
+		"a size beside an unknown one":      {instanceTree(), providerTree().with("kvm.machine_types.small", tree{"vcpus": 1, "memory_mib": unknown, "disk_gib": 8}), []string{"kvm.disk_gib"}, false},
+		"a size that is not used, unknown":  {instanceTree(), providerTree().with("kvm.machine_types.small.memory_mib", unknown), nil, false},
+		"machine type, sizes the same":      {user.with("kvm.machine_type", nil), providerTree(), nil, false},
+		"machine type's own size":           {instanceTree(), providerTree().with("kvm.machine_types.small.vcpus", 2), []string{"kvm.vcpus"}, false},
+		"pool":                              {user.with("kvm.pool", "fast"), providerTree(), []string{"kvm.pool"}, false},
+		"network":                           {user.with("kvm.network", "lan"), providerTree(), []string{"kvm.network"}, false},
+		"virtualisation, as it is":          {user.with("kvm.virt_type", "qemu"), providerTree(), nil, false},
+		"virtualisation":                    {user.with("kvm.virt_type", "kvm"), providerTree(), []string{"kvm.virt_type"}, false},
+		"a client's domains":                {user.with("proxy.clients.ci.allow_domains", []any{"a.example"}), providerTree(), []string{"config_hash"}, false},
+		"order of ports":                    {user.with("proxy.policy.allow_ports", []any{443, 80}), providerTree(), nil, false},
+		"user-data":                         {user.with("user_data", "#cloud-config"), providerTree(), []string{"config_hash"}, false},
+		"user-data, unknown":                {user.with("user_data", unknown), providerTree(), []string{"config_hash"}, true},
+		"a password without a version":      {user.with("proxy.clients.ci.password_wo", "other"), providerTree(), nil, false},
+		"a password's version":              {user.with("proxy.clients.ci.password_wo_version", 2), providerTree(), []string{"config_hash"}, false},
+		"tags":                              {user.with("tags", tree{"env": "test"}), providerTree(), nil, false},
+		"interval, written otherwise":       {user.with("health_check.interval", "1000ms"), providerTree(), nil, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newClient(t, newFakeBackend())

@@ -76,6 +76,8 @@ type table[T any] struct {
 }
 
 type entry[T any] struct {
+	// value holds what is known of the entry; of a pending one, what is not
+	// known is the zero value, which no valid entry has there.
 	value   T
 	pending bool
 }
@@ -85,10 +87,11 @@ type presence int
 
 const (
 	absent  presence = iota
-	pending          // there is or may be one, but its value is not known yet
+	pending          // there is or may be one, but not all of it is known yet
 	present
 )
 
+// find gives an entry, as far as it is known.
 func (t table[T]) find(name string) (T, presence) {
 	e, ok := t.entries[name]
 	switch {
@@ -108,12 +111,12 @@ func (t table[T]) names() string {
 	return strings.Join(slices.Sorted(maps.Keys(t.entries)), ", ")
 }
 
-// only gives the name of the one entry that matches, or "" when none or
-// several do.
+// only gives the name of the one entry that, as far as it is known, matches, or
+// "" when none or several do.
 func (t table[T]) only(matches func(T) bool) string {
 	found := ""
 	for name, e := range t.entries {
-		if e.pending || !matches(e.value) {
+		if !matches(e.value) {
 			continue
 		}
 		if found != "" {
@@ -124,7 +127,7 @@ func (t table[T]) only(matches func(T) bool) string {
 	return found
 }
 
-// known gives the entries whose values are known.
+// known gives the entries that are known in full.
 func (t table[T]) known() map[string]T {
 	out := make(map[string]T, len(t.entries))
 	for name, e := range t.entries {
@@ -152,8 +155,8 @@ func readSettings(ctx context.Context, model providerModel) (*settings, diag.Dia
 	return s, diags
 }
 
-// readTable reads a map of objects M entry by entry; read is called for those
-// whose every value is known.
+// readTable reads a map of objects M entry by entry. read takes an unknown value
+// for its zero value.
 func readTable[M, T any](ctx context.Context, m types.Map, read func(context.Context, string, M) (T, diag.Diagnostics), diags *diag.Diagnostics) table[T] {
 	t := table[T]{pending: m.IsUnknown(), entries: make(map[string]entry[T], len(m.Elements()))}
 	for name, value := range m.Elements() {
@@ -161,15 +164,9 @@ func readTable[M, T any](ctx context.Context, m types.Map, read func(context.Con
 		if !ok || object.IsNull() {
 			continue
 		}
-		if !isFullyKnown(ctx, object) {
-			t.entries[name] = entry[T]{pending: true}
-			continue
-		}
-		var model M
-		diags.Append(object.As(ctx, &model, basetypes.ObjectAsOptions{})...)
-		value, d := read(ctx, name, model)
+		value, d := read(ctx, name, as[M](ctx, object, diags))
 		diags.Append(d...)
-		t.entries[name] = entry[T]{value: value}
+		t.entries[name] = entry[T]{value: value, pending: !isFullyKnown(ctx, object)}
 	}
 	return t
 }
@@ -177,11 +174,7 @@ func readTable[M, T any](ctx context.Context, m types.Map, read func(context.Con
 func readHost(ctx context.Context, name string, model hostModel) (connection.Host, diag.Diagnostics) {
 	var diags diag.Diagnostics
 	host := connection.Host{Name: name, URI: model.URI.ValueString()}
-	if model.SSH.IsNull() {
-		return host, diags
-	}
-	var ssh sshModel
-	diags.Append(model.SSH.As(ctx, &ssh, basetypes.ObjectAsOptions{})...)
+	ssh := as[sshModel](ctx, model.SSH, &diags)
 	host.SSH = connection.SSH{
 		PrivateKeyFile: ssh.PrivateKeyFile.ValueString(),
 		PrivateKey:     egress.NewSecret(ssh.PrivateKey.ValueString()),
