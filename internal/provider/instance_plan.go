@@ -95,19 +95,16 @@ func (p *planning) decideMachine(ctx context.Context) {
 	p.replaceWhere(kvmPath.AtName("image_sha256"), m.ImageSHA256, prior.ImageSHA256)
 	p.replaceWhere(kvmPath.AtName("pool"), m.Pool, prior.Pool)
 	p.replaceWhere(kvmPath.AtName("virt_type"), m.VirtType, prior.VirtType)
-	if p.isOurs() && !m.Network.Equal(prior.Network) {
-		// A machine of ours that is on no network was taken off it.
+	if prior.Network.IsNull() && !m.Network.IsNull() {
+		// A machine that is on no network was taken off it.
 		p.replace.Append(kvmPath.AtName("network"))
 	}
 	p.replaceWhere(kvmPath.AtName("network"), m.Network, prior.Network)
 }
 
-// isOurs tells a machine that the provider made from an imported foreign one.
-func (p *planning) isOurs() bool { return !p.prior.ConfigHash.IsNull() }
-
 // replaceWhere asks for a replacement where an attribute changes, or may
-// change, from what the machine is known to have. What is not known of an
-// imported machine differs from nothing.
+// change, from what the machine is known to have. What is not known of the
+// machine differs from nothing.
 func (p *planning) replaceWhere(at path.Path, planned, prior attr.Value) {
 	if prior.IsNull() || planned.Equal(prior) {
 		return

@@ -159,6 +159,9 @@ func (r *instanceResource) Read(ctx context.Context, req resource.ReadRequest, r
 		// Its values are those that the failed creation saved.
 		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("state"), textOrNull(string(instance.State)))...)
 		return
+	case instance.ConfigHash == "":
+		resp.Diagnostics.Append(diagnoseForeign(id, prior.Name.IsNull()))
+		return
 	}
 	instance.Addresses = settledAddresses(ctx, prior.Addresses, instance)
 	instance.Ready = r.checkReady(ctx, instance, &resp.Diagnostics)

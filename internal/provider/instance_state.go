@@ -62,8 +62,9 @@ func either[V attr.Value](planned, found V) V {
 
 // observe gives the state after a refresh. What cannot be read back (write-only
 // values, user_data, time limits) stays as it was, and so does what the
-// instance does not tell; everything else becomes what was found. A prior
-// state without a name is that of an import.
+// instance does not tell; everything else becomes what was found. The instance
+// is one that the provider made. A prior state without a name is that of an
+// import.
 func observe(ctx context.Context, prior instanceModel, instance egress.Instance, s *settings) (instanceModel, diag.Diagnostics) {
 	var diags diag.Diagnostics
 	importing := prior.Name.IsNull()
@@ -78,9 +79,7 @@ func observe(ctx context.Context, prior instanceModel, instance egress.Instance,
 	} else {
 		m.Tags = observedTags(ctx, instance.Tags, prior, &diags)
 	}
-	if instance.ConfigHash != "" {
-		m.ConfigHash = types.StringValue(instance.ConfigHash)
-	}
+	m.ConfigHash = types.StringValue(instance.ConfigHash)
 	if instance.UserDataVersion != 0 {
 		m.UserDataWOVersion = types.Int64Value(instance.UserDataVersion)
 	}
@@ -166,10 +165,6 @@ func httpPort(proxy types.Object) (int, bool) {
 // the instance's.
 func observedProxy(ctx context.Context, prior types.Object, instance egress.Instance, diags *diag.Diagnostics) types.Object {
 	if instance.Proxy == nil {
-		// A foreign instance tells nothing; one of ours has no proxy.
-		if instance.ConfigHash == "" {
-			return prior
-		}
 		return types.ObjectNull(proxyTypes)
 	}
 	was := egress.Spec{Proxy: readProxy(ctx, prior, diags)}

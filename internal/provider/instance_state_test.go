@@ -178,10 +178,10 @@ func TestTheImageGoesByItsChecksum(t *testing.T) {
 func TestRefreshKeepsWhatTheInstanceDoesNotTell(t *testing.T) {
 	prior, before := observed(t, imported(), found(), someSettings())
 	prior.UserData, prior.UserDataWOVersion = types.StringValue("#cloud-config"), types.Int64Value(2)
-	foreign := found()
-	foreign.ConfigHash, foreign.Proxy, foreign.HealthCheck, foreign.CreatedAt = "", nil, egress.HealthCheck{}, time.Time{}
-	foreign.KVM.Image, foreign.KVM.ImageSHA256, foreign.KVM.Pool, foreign.KVM.DiskGiB = "", "", "", 0
-	m, machine := observed(t, prior, foreign, someSettings())
+	silent := found()
+	silent.HealthCheck, silent.CreatedAt = egress.HealthCheck{}, time.Time{}
+	silent.KVM.Image, silent.KVM.ImageSHA256, silent.KVM.Pool, silent.KVM.DiskGiB = "", "", "", 0
+	m, machine := observed(t, prior, silent, someSettings())
 	for what, c := range map[string]struct{ got, want attr.Value }{
 		"user-data":           {m.UserData, prior.UserData},
 		"user-data's version": {m.UserDataWOVersion, prior.UserDataWOVersion},
