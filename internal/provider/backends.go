@@ -58,10 +58,11 @@ func (b *backends) of(id egress.ProviderID) (egress.Backend, error) {
 		}
 	case absent:
 		return nil, &egress.Fault{
-			Kind:      egress.ErrPermanent,
-			Doing:     fmt.Sprintf("looking for instance %s", id.Name),
-			Cause:     fmt.Errorf("kvm.hosts in the provider block has no host %q; it has: %s", id.Location, b.hosts.names()),
-			Remedy:    "Add the host to kvm.hosts in the provider block, or correct the host's name.",
+			Kind:  egress.ErrPermanent,
+			Doing: fmt.Sprintf("looking for instance %s", id.Name),
+			Cause: fmt.Errorf("kvm.hosts in the provider block has no host %q; it has: %s", id.Location, b.hosts.names()),
+			Remedy: "Add the host to kvm.hosts in the provider block, or back to it, under the name that the instance's ID has; or correct the ID of an import. " +
+				"If a host is gone for good, terraform state rm ADDRESS makes Terraform forget an instance on it.",
 			Attribute: "kvm.host",
 		}
 	case present:

@@ -90,6 +90,33 @@ func TestAttributePathFindsUserNamesWithDots(t *testing.T) {
 	}
 }
 
+func TestAHostTakenOutOfTheProviderBlockIsNamedWithWhatToDo(t *testing.T) {
+	backend := newFakeBackend()
+	p := newClient(t, backend)
+	p.configure(providerTree())
+	config := instanceTree().with("health_check", tree{"from": "none"})
+	state := p.create(config)
+	for name, block := range map[string]tree{
+		"renamed":   providerTree().with("kvm.hosts.hv1", nil).with("kvm.hosts.renamed", tree{"uri": "qemu:///system"}),
+		"taken out": providerTree().with("kvm.hosts.hv1", nil),
+	} {
+		t.Run(name, func(t *testing.T) {
+			if d := p.configure(block); len(d) != 0 {
+				t.Fatal(describe(d))
+			}
+			asked := len(backend.calls)
+			read, err := p.server.ReadResource(t.Context(), &tfprotov6.ReadResourceRequest{TypeName: resourceType, CurrentState: p.pack(state)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			expectOne(t, read.Diagnostics, "kvm.host", []string{`no host "hv1"`, "hv2", "kvm.hosts", "back", "terraform state rm"})
+			if !p.unpack(read.NewState).Equal(state) || len(backend.calls) != asked {
+				t.Errorf("the state changed, or the host was asked")
+			}
+		})
+	}
+}
+
 // slowBackend makes a part of an instance and then waits for its context.
 type slowBackend struct {
 	*fakeBackend

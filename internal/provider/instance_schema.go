@@ -72,7 +72,7 @@ func instanceSchema(ctx context.Context) schema.Schema {
 				Attributes: proxyAttributes(),
 			},
 			"user_data": schema.StringAttribute{
-				MarkdownDescription: "Your own cloud-init user-data, sent beside the part that configures the proxy. It is stored in the state: for anything secret take `user_data_wo`. " +
+				MarkdownDescription: "Your own cloud-init user-data, sent beside the part that configures the proxy. Its first line says what it is, as `#cloud-config` and `#!/bin/sh` do. It is stored in the state: for anything secret take `user_data_wo`. " +
 					"Changing it replaces the instance.",
 				Optional: true,
 			},
@@ -101,7 +101,7 @@ func instanceSchema(ctx context.Context) schema.Schema {
 			},
 			"timeouts": timeoutsAttribute(ctx),
 			"id": schema.StringAttribute{
-				MarkdownDescription: "ID of the instance, `kvm://HOST/NAME`; also the ID to import it by.",
+				MarkdownDescription: "ID of the instance, `kvm://HOST/NAME`; also the ID to import it by. Only what the provider made can be imported.",
 				Computed:            true,
 			},
 			"state": schema.StringAttribute{
@@ -113,7 +113,7 @@ func instanceSchema(ctx context.Context) schema.Schema {
 				Computed:            true,
 			},
 			"addresses": schema.ListAttribute{
-				MarkdownDescription: "IP addresses that clients can dial, the one to prefer first.",
+				MarkdownDescription: "IP addresses that clients can dial, the one to prefer first. A running machine that tells none for the moment keeps those it had.",
 				Computed:            true,
 				ElementType:         types.StringType,
 			},
@@ -145,7 +145,7 @@ func instanceSchema(ctx context.Context) schema.Schema {
 func kvmAttributes() map[string]schema.Attribute {
 	return map[string]schema.Attribute{
 		"host": schema.StringAttribute{
-			MarkdownDescription: "Name of a host in the provider's `kvm.hosts`. Changing it replaces the instance.",
+			MarkdownDescription: "Name of a host in the provider's `kvm.hosts`. Changing it replaces the instance; the old host must stay in `kvm.hosts` until that is done.",
 			Required:            true,
 			Validators:          []validator.String{entryName},
 		},

@@ -35,7 +35,7 @@ func providerSchema() schema.Schema {
 func providerKVMAttributes() map[string]schema.Attribute {
 	return map[string]schema.Attribute{
 		"hosts": schema.MapNestedAttribute{
-			MarkdownDescription: "The hypervisors, by the name that an instance's `kvm.host` refers to. The name is part of the instance's `id`, so renaming a host replaces what is on it.",
+			MarkdownDescription: "The hypervisors, by the name that an instance's `kvm.host` refers to. The name is part of the instance's `id`. A host that instances in the state are on must stay here under its name: before renaming it or taking it out, destroy them, or make Terraform forget them with `terraform state rm`; import finds them under another name of the same host.",
 			Optional:            true,
 			Validators:          []validator.Map{mapvalidator.NoNullValues(), mapvalidator.KeysAre(entryName)},
 			NestedObject: schema.NestedAttributeObject{Attributes: map[string]schema.Attribute{
