@@ -30,15 +30,7 @@ type failure struct {
 // next. It is put at the attribute at fault where there is one.
 func diagnose(f failure) diag.Diagnostic {
 	summary := fmt.Sprintf("Unable to %s egress proxy %q", f.verb, f.name)
-	detail := sentence(f.err.Error())
-	at := path.Empty()
-	if fault, ok := errors.AsType[*egress.Fault](f.err); ok {
-		at = attributePath(fault.Attribute)
-		detail = faultDetail(fault)
-		if f.err.Error() != fault.Error() {
-			detail = sentence(f.err.Error()) + "\n\n" + detail
-		}
-	}
+	detail, at := explain(f.err)
 	switch {
 	case f.interrupted:
 		detail += "\n\nThe operation was interrupted. " + afterwards(f)
@@ -78,17 +70,58 @@ func afterwards(f failure) string {
 	return "The state is as it was: run the same command again."
 }
 
-// faultDetail writes a fault out: a sentence, the console's last lines, the
-// remedy.
-func faultDetail(f *egress.Fault) string {
-	paragraphs := []string{sentence("while " + f.Error())}
+// explain writes an error out: what went wrong, one thing a line, then what the
+// faults among it have to add. It gives the first attribute that is at fault.
+func explain(err error) (string, path.Path) {
+	at := path.Empty()
+	var lines, more []string
+	for _, e := range joined(err) {
+		fault, ok := errors.AsType[*egress.Fault](e)
+		switch {
+		case !ok:
+			lines = append(lines, sentences(e.Error()))
+			continue
+		case e.Error() == fault.Error():
+			lines = append(lines, faultLine(fault))
+		default:
+			lines = append(lines, sentences(e.Error()))
+			more = append(more, faultLine(fault))
+		}
+		more = append(more, faultMore(fault)...)
+		if at.Equal(path.Empty()) {
+			at = attributePath(fault.Attribute)
+		}
+	}
+	return strings.Join(append([]string{strings.Join(lines, "\n")}, more...), "\n\n"), at
+}
+
+// joined gives the errors that errors.Join put together, at any depth.
+func joined(err error) []error {
+	// A fault and an error of several %w unwrap to several, too, but say more
+	// than these do.
+	several, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only the error itself, not what it wraps
+	if !ok || several.Unwrap() == nil || err.Error() != errors.Join(several.Unwrap()...).Error() {
+		return []error{err}
+	}
+	var out []error
+	for _, e := range several.Unwrap() {
+		out = append(out, joined(e)...)
+	}
+	return out
+}
+
+func faultLine(f *egress.Fault) string { return sentences("while " + f.Error()) }
+
+// faultMore gives the console's last lines and the remedy.
+func faultMore(f *egress.Fault) []string {
+	var paragraphs []string
 	if len(f.Console) > 0 {
 		paragraphs = append(paragraphs, "The guest's console ended with:\n  "+strings.Join(f.Console, "\n  "))
 	}
 	if f.Remedy != "" {
 		paragraphs = append(paragraphs, f.Remedy)
 	}
-	return strings.Join(paragraphs, "\n\n")
+	return paragraphs
 }
 
 // attributePath reads a dotted path like kvm.image. Under proxy.clients comes

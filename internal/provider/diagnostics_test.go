@@ -38,6 +38,32 @@ func TestDiagnoseSaysWhatWasDoneWhereAndWhatToDo(t *testing.T) {
 			failure{verb: "delete", name: "ci", err: errors.New("no route to host")}, path.Empty(),
 			"No route to host.",
 		},
+		"fault of no kind, its caller gave up": {
+			failure{verb: "create", name: "ci", err: &egress.Fault{Doing: "waiting for instance ci", Host: "hv1", Cause: context.Canceled}, interrupted: true, kept: true}, path.Empty(),
+			"While waiting for instance ci on host hv1: context canceled.\n\nThe operation was interrupted. " +
+				"What exists of the instance is kept in the state, marked as tainted: the next apply replaces it, and destroy removes it.",
+		},
+		"fault of no kind and no cause": {
+			failure{verb: "read", name: "ci", err: &egress.Fault{Doing: "reading domain ci", Host: "hv1"}}, path.Empty(),
+			"While reading domain ci on host hv1.",
+		},
+		"several errors": {
+			failure{verb: "create", name: "ci", err: errors.Join(
+				errors.Join(errors.New("first thing"), fault),
+				fmt.Errorf("cleaning up: %w", &egress.Fault{Doing: "deleting volume a", Cause: errors.New("in use"), Remedy: "Delete it by hand.", Attribute: "kvm.pool"}),
+				&egress.Fault{Doing: "closing the connection", Cause: context.Canceled},
+			)}, path.Root("kvm").AtName("memory_mib"),
+			"First thing.\nWhile starting domain ci on host hv1: out of memory.\nCleaning up: deleting volume a: in use.\nWhile closing the connection: context canceled." +
+				"\n\nThe guest's console ended with:\n  line one\n  line two\n\nChoose a smaller one.\n\nWhile deleting volume a: in use.\n\nDelete it by hand.",
+		},
+		"fault of several causes": {
+			failure{verb: "delete", name: "ci", err: &egress.Fault{Doing: "removing ci", Host: "hv1", Cause: errors.Join(errors.New("disk in use"), errors.New("pool gone")), Remedy: "Try again."}}, path.Empty(),
+			"While removing ci on host hv1: disk in use.\nPool gone.\n\nTry again.",
+		},
+		"error of several that says more": {
+			failure{verb: "delete", name: "ci", err: fmt.Errorf("both %w and %w", errors.New("one"), errors.New("two"))}, path.Empty(),
+			"Both one and two.",
+		},
 		"time limit of a creation": {
 			failure{verb: "create", name: "ci", err: context.DeadlineExceeded, timedOut: true, limit: 90 * time.Second, kept: true}, path.Empty(),
 			"Context deadline exceeded.\n\nThe time limit of 1m30s was reached. Raise timeouts.create if it only needs longer. " +

@@ -231,10 +231,7 @@ func (r *instanceResource) ImportState(ctx context.Context, req resource.ImportS
 		_, err = r.settings.backends.of(id)
 	}
 	if err != nil {
-		detail := sentence(err.Error())
-		if fault, ok := errors.AsType[*egress.Fault](err); ok {
-			detail = faultDetail(fault)
-		}
+		detail, _ := explain(err)
 		resp.Diagnostics.AddError(fmt.Sprintf("Unable to import egress proxy %q", req.ID), detail)
 		return
 	}

@@ -213,7 +213,7 @@ func validateProvider(ctx context.Context, model providerModel) diag.Diagnostics
 
 // diagnoseHost puts what is wrong with a host at the attribute it names.
 func diagnoseHost(name string, err error) diag.Diagnostic {
-	at, detail := hostPath(name), sentence(err.Error())
+	at := hostPath(name)
 	if f, ok := errors.AsType[*egress.Fault](err); ok {
 		prefix := "kvm.hosts." + name + "."
 		for step := range strings.SplitSeq(strings.TrimPrefix(f.Attribute, prefix), ".") {
@@ -221,8 +221,8 @@ func diagnoseHost(name string, err error) diag.Diagnostic {
 				at = at.AtName(step)
 			}
 		}
-		detail = faultDetail(f)
 	}
+	detail, _ := explain(err)
 	return diag.NewAttributeErrorDiagnostic(at, fmt.Sprintf("Invalid host %q", name), detail)
 }
 

@@ -137,6 +137,17 @@ func checkSHA256(sum string) error {
 	return nil
 }
 
+// sentences makes a sentence of each line of an error's text.
+func sentences(text string) string {
+	var out []string
+	for line := range strings.Lines(text) {
+		if s := sentence(line); s != "" {
+			out = append(out, s)
+		}
+	}
+	return strings.Join(out, "\n")
+}
+
 // sentence makes a sentence of an error's text.
 func sentence(text string) string {
 	text = strings.TrimSpace(text)
