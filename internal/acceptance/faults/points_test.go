@@ -188,7 +188,9 @@ func TestFaultInGetIsNeverTakenForNotFound(t *testing.T) {
 		if errors.Is(err, egress.ErrNotFound) {
 			t.Errorf("taken for not found: %v", err)
 		}
-		if err == nil && (got.ID != want.ID || got.ConfigHash != want.ConfigHash() || len(got.Addresses) != 1) {
+		// A source of addresses that fails by the daemon's own word is passed over.
+		silenced := p.procedure == wire.ProcDomainInterfaceAddresses && p.fault == wire.ErrorReply
+		if err == nil && (got.ID != want.ID || got.ConfigHash != want.ConfigHash() || (len(got.Addresses) != 1 && !silenced)) {
 			t.Errorf("read as %+v", got)
 		}
 	})
