@@ -97,9 +97,9 @@ func explain(err error) (string, path.Path) {
 
 // joined gives the errors that errors.Join put together, at any depth.
 func joined(err error) []error {
-	// A fault and an error of several %w unwrap to several, too, but say more
-	// than these do.
-	several, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // only the error itself, not what it wraps
+	// It is about the error itself, not what it wraps. A fault and an error of
+	// several %w unwrap to several, too, but say more than these do.
+	several, ok := err.(interface{ Unwrap() []error })
 	if !ok || several.Unwrap() == nil || err.Error() != errors.Join(several.Unwrap()...).Error() {
 		return []error{err}
 	}
