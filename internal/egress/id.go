@@ -75,6 +75,6 @@ func ParseProviderID(s string) (ProviderID, error) {
 }
 
 // segment is what a part of an ID may hold: anything printable without a
-// slash. Backends have stricter rules for the names they create; import must
-// also reach foreign objects.
+// slash. Backends have stricter rules for the names they create; an import of
+// somebody else's object deserves a better answer than that its name is odd.
 var segment = regexp.MustCompile(`^[^/\s\p{Cc}]+$`)

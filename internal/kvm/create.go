@@ -75,7 +75,7 @@ func alreadyExists(h *host, id egress.ProviderID, foreign error) error {
 	remedy := "If it is yours and not in any Terraform state, adopt it with: terraform import ADDRESS " + id.String() + ". Otherwise choose another name."
 	if foreign != nil {
 		cause = fmt.Errorf("domain %s exists already and was not made by this provider", id.Name)
-		remedy = "Choose another name, or remove the domain. Its import ID would be " + id.String() + "."
+		remedy = "Choose another name, or rename or remove that domain."
 	}
 	return &egress.Fault{Kind: egress.ErrAlreadyExists, Doing: "creating instance " + id.Name, Host: h.name, Cause: cause, Remedy: remedy, Attribute: "name"}
 }

@@ -187,7 +187,7 @@ func kvmAttributes() map[string]schema.Attribute {
 			Validators:          []validator.String{nonEmpty},
 		},
 		"pool": schema.StringAttribute{
-			MarkdownDescription: "Name of the libvirt storage pool for the machine's disks and the image. Default: `default`. Changing it replaces the instance.",
+			MarkdownDescription: "Name of the libvirt storage pool for the machine's disks and the image. Instances of the same name on two hosts must not have their disks in one shared directory. Default: `default`. Changing it replaces the instance.",
 			Optional:            true,
 			Computed:            true,
 			Default:             stringdefault.StaticString(defaultPool),
