@@ -26,24 +26,39 @@ type File struct {
 	Content string
 }
 
-// CloudConfig renders a "#cloud-config" part that writes files early in the
-// first boot, before packages are installed, and runs commands, argument
-// vectors, late in it. hostname, if given, sets the machine's host name.
+// Config is what a machine is to be told on its first boot.
+type Config struct {
+	// Hostname is the machine's host name; empty leaves it alone.
+	Hostname string
+	// BootCommands are argument vectors that run early in every boot, before
+	// Files are written.
+	BootCommands [][]string
+	// Files are written early in the first boot, before packages are installed.
+	Files []File
+	// Commands are argument vectors that run late in the first boot.
+	Commands [][]string
+}
+
+// CloudConfig renders c as a "#cloud-config" part.
 //
 // The error names the file that cannot be written as wanted: a path that is
 // not absolute and clean, an owner that is not "USER:GROUP", a mode beyond the
 // permission bits; or a command without a program. Files can hold any bytes,
 // all else is UTF-8.
-func CloudConfig(files []File, commands [][]string, hostname ...string) ([]byte, error) {
-	doc := document{}
-	if len(hostname) > 0 {
-		if !utf8.ValidString(hostname[0]) {
-			return nil, fmt.Errorf("setting the host name %q by cloud-init: it is not UTF-8", hostname[0])
-		}
-		doc.Hostname = hostname[0]
+func CloudConfig(c Config) ([]byte, error) {
+	if !utf8.ValidString(c.Hostname) {
+		return nil, fmt.Errorf("setting the host name %q by cloud-init: it is not UTF-8", c.Hostname)
+	}
+	doc := document{Hostname: c.Hostname}
+	var err error
+	if doc.BootCommands, err = argvs(c.BootCommands); err != nil {
+		return nil, err
+	}
+	if doc.Commands, err = argvs(c.Commands); err != nil {
+		return nil, err
 	}
 	groups := map[string]bool{"root": true}
-	for _, f := range files {
+	for _, f := range c.Files {
 		group, err := check(f)
 		if err != nil {
 			return nil, fmt.Errorf("writing file %q by cloud-init: %w", f.Path, err)
@@ -53,15 +68,6 @@ func CloudConfig(files []File, commands [][]string, hostname ...string) ([]byte,
 			doc.BootCommands = append(doc.BootCommands, argv("sh", "-c", ensureGroup, "sh", group))
 		}
 		doc.Files = append(doc.Files, entry(f))
-	}
-	for _, command := range commands {
-		if len(command) == 0 || command[0] == "" {
-			return nil, errors.New("running commands by cloud-init: a command has no program")
-		}
-		if !utf8.ValidString(strings.Join(command, "")) {
-			return nil, fmt.Errorf("running %q by cloud-init: the command is not UTF-8, so YAML cannot hold it", command)
-		}
-		doc.Commands = append(doc.Commands, argv(command...))
 	}
 	var b bytes.Buffer
 	b.WriteString("#cloud-config\n")
@@ -124,6 +130,20 @@ func legible(content string) bool {
 // quoted is a string that no YAML reader takes for anything else.
 func quoted(text string) *yaml.Node {
 	return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!str", Style: yaml.DoubleQuotedStyle, Value: text}
+}
+
+func argvs(commands [][]string) ([]*yaml.Node, error) {
+	var out []*yaml.Node
+	for _, command := range commands {
+		if len(command) == 0 || command[0] == "" {
+			return nil, errors.New("running commands by cloud-init: a command has no program")
+		}
+		if !utf8.ValidString(strings.Join(command, "")) {
+			return nil, fmt.Errorf("running %q by cloud-init: the command is not UTF-8, so YAML cannot hold it", command)
+		}
+		out = append(out, argv(command...))
+	}
+	return out, nil
 }
 
 func argv(words ...string) *yaml.Node {

@@ -53,7 +53,7 @@ func TestCloudConfigKeepsEveryByteOfAFile(t *testing.T) {
 		"long line": strings.Repeat("word ", 500) + "\n",
 	} {
 		t.Run(name, func(t *testing.T) {
-			config, err := CloudConfig([]File{{Path: "/etc/x", Owner: "root:root", Mode: 0o640, Content: text}}, nil)
+			config, err := CloudConfig(Config{Files: []File{{Path: "/etc/x", Owner: "root:root", Mode: 0o640, Content: text}}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -69,7 +69,7 @@ func TestCloudConfigKeepsEveryByteOfAFile(t *testing.T) {
 }
 
 func TestCloudConfigWritesTextForPeopleToRead(t *testing.T) {
-	config, err := CloudConfig([]File{{Path: "/etc/x", Owner: "root:root", Mode: 0o755, Content: "#!/bin/sh\necho hi\n"}}, [][]string{{"/etc/x", "1"}})
+	config, err := CloudConfig(Config{Files: []File{{Path: "/etc/x", Owner: "root:root", Mode: 0o755, Content: "#!/bin/sh\necho hi\n"}}, Commands: [][]string{{"/etc/x", "1"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,7 +91,7 @@ runcmd:
 
 func TestCloudConfigPassesCommandsWithoutAShell(t *testing.T) {
 	words := []string{"echo", "yes", "1_000", "12:30:45", "a: b", "#c", "", "it's \"q\" \\", "$HOME", "ü\n\x01", "=", "<<", "~"}
-	config, err := CloudConfig(nil, [][]string{words}, "on")
+	config, err := CloudConfig(Config{Commands: [][]string{words}, Hostname: "on"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -106,7 +106,7 @@ func TestCloudConfigPassesCommandsWithoutAShell(t *testing.T) {
 
 func TestCloudConfigMakesAGroupOnceBeforeItsFiles(t *testing.T) {
 	file := func(path, owner string) File { return File{Path: path, Owner: owner, Mode: 0o600, Content: "x\n"} }
-	config, err := CloudConfig([]File{file("/a", "root:proxy"), file("/b", "root:root"), file("/c", "root:proxy"), file("/d", "root:other")}, nil)
+	config, err := CloudConfig(Config{Files: []File{file("/a", "root:proxy"), file("/b", "root:root"), file("/c", "root:proxy"), file("/d", "root:other")}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,12 +125,13 @@ func TestCloudConfigRefusesWhatCannotBeWritten(t *testing.T) {
 		"line break": {Path: "/etc/x\ny", Owner: "root:root"}, "no group": {Path: "/x", Owner: "root"}, "no owner": {Path: "/x"},
 		"shell in the group": {Path: "/x", Owner: "root:a;b"}, "mode": {Path: "/x", Owner: "root:root", Mode: 0o100644},
 	} {
-		if _, err := CloudConfig([]File{f}, nil); err == nil {
+		if _, err := CloudConfig(Config{Files: []File{f}}); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}
 	for _, command := range [][]string{nil, {}, {""}, {"", "x"}} {
-		if _, err := CloudConfig(nil, [][]string{command}); err == nil {
+		_, late := CloudConfig(Config{Commands: [][]string{command}})
+		if _, early := CloudConfig(Config{BootCommands: [][]string{command}}); early == nil || late == nil {
 			t.Errorf("command %q: no error", command)
 		}
 	}
@@ -141,7 +142,7 @@ func FuzzCloudConfig(f *testing.F) {
 	f.Add("  - a\n\tb\n", "#", "\x00")
 	f.Add("\n\n", "'", "\"")
 	f.Fuzz(func(t *testing.T, text, word, host string) {
-		config, err := CloudConfig([]File{{Path: "/x", Owner: "root:root", Content: text}}, [][]string{{"echo", word}}, host)
+		config, err := CloudConfig(Config{Files: []File{{Path: "/x", Owner: "root:root", Content: text}}, Commands: [][]string{{"echo", word}}, Hostname: host})
 		if valid := utf8.ValidString(word) && utf8.ValidString(host); valid != (err == nil) {
 			t.Fatalf("valid UTF-8 %t, error %v", valid, err)
 		}

@@ -144,7 +144,7 @@ func (h *host) defineOnBase(ctx context.Context, pool storagePool, spec egress.S
 // finish starts the machine, waits until its proxy forwards, and clears the
 // unfinished mark.
 func (b *Backend) finish(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec) (egress.Instance, error) {
-	addresses, err := b.startAndAwait(ctx, h, dom, spec, samePassword)
+	addresses, err := b.startAndAwait(ctx, h, dom, spec)
 	if err != nil {
 		return b.whatExists(ctx, h, spec.ID), err
 	}
@@ -203,7 +203,7 @@ func seedISO(spec egress.Spec, mac string) ([]byte, error) {
 		for i, f := range setup.Files {
 			files[i] = cloudinit.File(f)
 		}
-		config, err := cloudinit.CloudConfig(files, setup.Commands)
+		config, err := cloudinit.CloudConfig(cloudinit.Config{BootCommands: setup.BootCommands, Files: files, Commands: setup.Commands})
 		if err != nil {
 			return nil, err
 		}

@@ -53,9 +53,7 @@ func (b *Backend) update(ctx context.Context, h *host, dom libvirt.Domain, spec 
 		return err
 	}
 	if meta.Unfinished || state.instanceState(false) == egress.Stopped {
-		// The passwords may have been changed without their version, and then
-		// are not those of this machine.
-		if _, err := b.startAndAwait(ctx, h, dom, spec, anyPassword); err != nil {
+		if _, err := b.startAndAwait(ctx, h, dom, spec); err != nil {
 			return err
 		}
 	}

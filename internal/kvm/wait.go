@@ -17,21 +17,15 @@ import (
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/proxy"
 )
 
-// passwords says what a machine makes of the passwords that are at hand.
-type passwords int
-
-const (
-	// samePassword: they are those it was made with.
-	samePassword passwords = iota
-	// anyPassword: they may have changed since. A proxy that refuses them, and
-	// passes what can be asked without them, counts as ready.
-	anyPassword
-)
+// passwordPatience is how long a proxy may refuse the password at hand before
+// that counts as its last word: one that is just starting may not have read its
+// users yet.
+const passwordPatience = time.Minute
 
 // startAndAwait starts the machine unless it runs, and waits until it has an
 // address and its proxy forwards. A machine that dies in the meantime ends the
 // wait at once. It returns the addresses, the one that answered first.
-func (b *Backend) startAndAwait(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec, known passwords) ([]netip.Addr, error) {
+func (b *Backend) startAndAwait(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec) ([]netip.Addr, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	output := &console{panicked: func(line string) { cancel(&deathError{cause: "the guest's kernel panicked: " + line}) }}
 	started, done := make(chan struct{}), make(chan struct{})
@@ -57,7 +51,7 @@ func (b *Backend) startAndAwait(ctx context.Context, h *host, dom libvirt.Domain
 		}
 	}()
 
-	addresses, err := b.awaitReady(ctx, h, dom, spec, known)
+	addresses, err := b.awaitReady(ctx, h, dom, spec)
 	var death *deathError
 	if err != nil && errors.As(context.Cause(ctx), &death) {
 		err = &egress.Fault{Kind: egress.ErrPermanent, Doing: "waiting for instance " + dom.Name + " to become ready", Host: h.name,
@@ -139,7 +133,7 @@ func (b *Backend) watch(ctx context.Context, h *host, dom libvirt.Domain, done <
 // awaitReady looks for an address and probes the proxy there, again and again,
 // until the proxy forwards or ctx ends. When it fails it says which step was
 // the last to fail and what was seen.
-func (b *Backend) awaitReady(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec, known passwords) ([]netip.Addr, error) {
+func (b *Backend) awaitReady(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec) ([]netip.Addr, error) {
 	defined, err := h.readDomain(ctx, dom)
 	if err != nil {
 		return nil, err
@@ -148,39 +142,57 @@ func (b *Backend) awaitReady(ctx context.Context, h *host, dom libvirt.Domain, s
 	tick := time.NewTicker(cmp.Or(spec.HealthCheck.Interval, time.Second))
 	defer tick.Stop()
 	seen := errors.New("it was not looked at yet")
+	var addresses []netip.Addr
+	otherwise := b.now() // when it was last more than the password that was wrong
 	for {
-		report, err := h.addresses(ctx, dom, macs)
-		if ctx.Err() == nil {
+		found, err := b.look(ctx, h, dom, macs, spec)
+		if ctx.Err() == nil { // else the look was cut short
+			addresses, seen = found, err
+			var failure *probe.Failure
+			refused := errors.As(seen, &failure) && failure.CredentialsRefused
+			if !refused {
+				otherwise = b.now()
+			}
 			switch {
-			case err != nil:
-				seen = err
-			case len(report.found) == 0:
-				seen = fmt.Errorf("it has no address (%s)", strings.Join(report.silent, "; "))
-			default:
-				var answered int
-				if answered, seen = b.checkAll(ctx, report.found, spec, known); seen == nil {
-					return first(report.found, answered), nil
-				}
-				var failure *probe.Failure
-				if errors.As(seen, &failure) && failure.Final {
-					return report.found, notReady(h, dom, seen, egress.ErrPermanent)
-				}
+			case seen == nil:
+				return addresses, nil
+			case refused && b.now().Sub(otherwise) > passwordPatience:
+				return addresses, passwordRefused(h, dom, seen)
+			case failure != nil && failure.Final:
+				return addresses, notReady(h, dom, seen, egress.ErrPermanent)
 			}
 		}
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
-			return report.found, notReady(h, dom, fmt.Errorf("%w; last seen: %w", context.Cause(ctx), seen), egress.ErrTransient)
+			return addresses, notReady(h, dom, fmt.Errorf("%w; last seen: %w", context.Cause(ctx), seen), egress.ErrTransient)
 		}
 	}
+}
+
+// look finds the addresses and probes the proxy there, once. It returns them,
+// the one that answered first, or says what is not as it must be.
+func (b *Backend) look(ctx context.Context, h *host, dom libvirt.Domain, macs []string, spec egress.Spec) ([]netip.Addr, error) {
+	report, err := h.addresses(ctx, dom, macs)
+	if err != nil {
+		return nil, err
+	}
+	if len(report.found) == 0 {
+		return nil, fmt.Errorf("it has no address (%s)", strings.Join(report.silent, "; "))
+	}
+	answered, err := b.checkAll(ctx, report.found, spec)
+	if err != nil {
+		return report.found, err
+	}
+	return first(report.found, answered), nil
 }
 
 // checkAll probes every address, since one may be of a lease that outlived
 // another machine. It returns the index of the first that passes, or what was
 // seen at the first that did not.
-func (b *Backend) checkAll(ctx context.Context, addresses []netip.Addr, spec egress.Spec, known passwords) (answered int, seen error) {
+func (b *Backend) checkAll(ctx context.Context, addresses []netip.Addr, spec egress.Spec) (answered int, seen error) {
 	for i, addr := range addresses {
-		err := b.check(ctx, addr, spec, known)
+		err := b.check(ctx, addr, spec)
 		if err == nil {
 			return i, nil
 		}
@@ -200,13 +212,22 @@ func first(addresses []netip.Addr, i int) []netip.Addr {
 	return append([]netip.Addr{addresses[i]}, slices.Delete(slices.Clone(addresses), i, i+1)...)
 }
 
+// passwordRefused says what to do about a proxy that is up and takes another
+// password than the one at hand.
+func passwordRefused(h *host, dom libvirt.Domain, seen error) error {
+	return &egress.Fault{Kind: egress.ErrPermanent, Doing: "waiting for instance " + dom.Name + " to become ready", Host: h.name, Cause: seen,
+		Attribute: "proxy.clients",
+		Remedy: "The machine has the password it was made with. If another one is given now, change password_wo_version too: that replaces the instance " +
+			"with one that has the new password."}
+}
+
 func notReady(h *host, dom libvirt.Domain, seen error, kind error) error {
 	return &egress.Fault{Kind: kind, Doing: "waiting for instance " + dom.Name + " to become ready", Host: h.name, Cause: seen,
 		Remedy: "The machine is kept for you to look at; the next apply replaces it. Its console shows how far it came: virsh console " + dom.Name + "."}
 }
 
 // check probes the proxy at addr, if there is one to probe from here.
-func (b *Backend) check(ctx context.Context, addr netip.Addr, spec egress.Spec, known passwords) error {
+func (b *Backend) check(ctx context.Context, addr netip.Addr, spec egress.Spec) error {
 	if spec.Proxy == nil || spec.HealthCheck.From == egress.FromNone {
 		return nil
 	}
@@ -214,16 +235,10 @@ func (b *Backend) check(ctx context.Context, addr netip.Addr, spec egress.Spec, 
 	if !ok {
 		return fmt.Errorf("no client may reach health_check.target %q", spec.HealthCheck.Target)
 	}
-	p := probe.Probe{
+	return b.probe(ctx, probe.Probe{
 		Proxy:    netip.AddrPortFrom(addr, uint16(spec.Proxy.HTTPPort)),
 		User:     user,
 		Password: spec.Proxy.Clients[user].Password,
 		Target:   spec.HealthCheck.Target,
-	}
-	err := b.probe(ctx, p)
-	var failure *probe.Failure
-	if known == anyPassword && errors.As(err, &failure) && failure.CredentialsRefused {
-		return p.RunWithoutCredentials(ctx)
-	}
-	return err
+	})
 }

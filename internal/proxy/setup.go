@@ -51,6 +51,9 @@ type File struct {
 
 // Setup is all that makes a machine the proxy.
 type Setup struct {
+	// BootCommands are argument vectors, to be run in order, early in every
+	// boot, before Files are written.
+	BootCommands [][]string
 	// Files must be in place before Commands run.
 	Files []File
 	// Commands are argument vectors, to be run in order, once, at first boot.
@@ -72,6 +75,7 @@ func Render(p egress.Proxy) (Setup, error) {
 		return Setup{}, err
 	}
 	return Setup{
+		BootCommands: [][]string{{"sh", "-c", syncBeforeSquid}},
 		Files: []File{
 			{Path: ConfigPath, Owner: owner, Mode: 0o640, Content: config},
 			{Path: UsersPath, Owner: owner, Mode: 0o640, Content: users},
@@ -80,6 +84,16 @@ func Render(p egress.Proxy) (Setup, error) {
 		Commands: [][]string{{SetupPath, strconv.Itoa(p.HTTPPort)}},
 	}, nil
 }
+
+// syncBeforeSquid makes systemd write everything to disk before it starts Squid,
+// so that a proxy that answers also comes back when its machine loses power the
+// next moment. Without it ext4 leaves the new users file empty then, and Squid
+// refuses every password.
+const syncBeforeSquid = `[ -d /run/systemd/system ] || exit 0
+mkdir -p /run/systemd/system/squid.service.d
+printf '[Service]\nExecStartPre=/bin/sync\n' >/run/systemd/system/squid.service.d/egressproxy-sync.conf
+systemctl daemon-reload
+`
 
 // usersFile renders the file that Squid's basic_ncsa_auth reads, one
 // "name:hash" line a client, by name.

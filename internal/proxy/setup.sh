@@ -154,6 +154,7 @@ has squid || step install install_squid
 step adapt adapt
 step parse parse
 step enable enable_squid
+sync # where systemd does not see to it, see syncBeforeSquid
 up_to_date || step start restart_squid
 step listen await_listener
 say ready
