@@ -28,6 +28,10 @@ type Config struct {
 	// ShutdownGrace is how long a guest may take to shut down by itself when
 	// its instance is deleted, before it is ended. Zero means 20 s.
 	ShutdownGrace time.Duration
+	// PasswordPatience is how long a proxy may refuse the password at hand before
+	// that counts as its last word: one that is just starting may not have read
+	// its users yet. Zero means a minute.
+	PasswordPatience time.Duration
 	// Log takes a line for each call to a daemon, with its fields; nil means
 	// that nobody wants them. No line holds a secret.
 	Log func(ctx context.Context, message string, fields map[string]any)
@@ -39,6 +43,8 @@ type Backend struct {
 	now           func() time.Time
 	probe         func(context.Context, probe.Probe) error
 	shutdownGrace time.Duration
+	// passwordPatience is Config's.
+	passwordPatience time.Duration
 	// pollInterval is the time between two looks at a machine's state.
 	pollInterval time.Duration
 }
@@ -53,6 +59,8 @@ func New(config Config) *Backend {
 		probe:         func(ctx context.Context, p probe.Probe) error { return p.Run(ctx) },
 		shutdownGrace: cmp.Or(config.ShutdownGrace, 20*time.Second),
 		pollInterval:  time.Second,
+
+		passwordPatience: cmp.Or(config.PasswordPatience, time.Minute),
 	}
 	log := config.Log
 	if log == nil {

@@ -17,11 +17,6 @@ import (
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/proxy"
 )
 
-// passwordPatience is how long a proxy may refuse the password at hand before
-// that counts as its last word: one that is just starting may not have read its
-// users yet.
-const passwordPatience = time.Minute
-
 // startAndAwait starts the machine unless it runs, and waits until it has an
 // address and its proxy forwards. A machine that dies in the meantime ends the
 // wait at once. It returns the addresses, the one that answered first.
@@ -156,7 +151,7 @@ func (b *Backend) awaitReady(ctx context.Context, h *host, dom libvirt.Domain, s
 			switch {
 			case seen == nil:
 				return addresses, nil
-			case refused && b.now().Sub(otherwise) > passwordPatience:
+			case refused && b.now().Sub(otherwise) > b.passwordPatience:
 				return addresses, passwordRefused(h, dom, seen)
 			case failure != nil && failure.Final:
 				return addresses, notReady(h, dom, seen, egress.ErrPermanent)

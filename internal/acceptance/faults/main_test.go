@@ -98,13 +98,15 @@ func spec(t *testing.T, name string, kind guest.Kind, unique bool) egress.Spec {
 var leased atomic.Uint32
 
 // plantLease gives an instance's guest, which cannot ask for one, an address.
-func plantLease(t *testing.T, name string) {
+func plantLease(t *testing.T, name string) netip.Addr {
 	t.Helper()
 	n := leased.Add(1)
 	// 198.18.0.0/15 is for tests of network devices (RFC 2544).
-	if err := hv.PlantLease(kvm.MACAddress("lab", name), netip.AddrFrom4([4]byte{198, 18, byte(n / 250), byte(n%250 + 1)})); err != nil {
+	addr := netip.AddrFrom4([4]byte{198, 18, byte(n / 250), byte(n%250 + 1)})
+	if err := hv.PlantLease(kvm.MACAddress("lab", name), addr); err != nil {
 		t.Fatal(err)
 	}
+	return addr
 }
 
 // virsh asks the daemon past the link.

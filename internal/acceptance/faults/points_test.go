@@ -203,6 +203,8 @@ func newBackend(t *testing.T, w world) *kvm.Backend {
 	backend := kvm.New(kvm.Config{
 		Hosts:         map[string]connection.Host{"lab": {Name: "lab", URI: "qemu+unix:///system?socket=" + w.socket}},
 		ShutdownGrace: time.Millisecond, // these guests do not listen to the power button
+
+		PasswordPatience: 2 * time.Second,
 	})
 	t.Cleanup(func() { _ = backend.Close() })
 	return backend
