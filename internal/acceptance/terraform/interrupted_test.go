@@ -134,7 +134,7 @@ func TestConnectionLostDuringRefreshIsAnErrorAndKeepsTheState(t *testing.T) {
 	w.mustApply()
 	before := w.read("terraform.tfstate")
 
-	for _, procedure := range []uint32{wire.ProcConnectOpen, wire.ProcDomainLookupByName, wire.ProcDomainGetXMLDesc, wire.ProcDomainGetState} {
+	for _, procedure := range []uint32{wire.ProcConnectOpen, wire.ProcDomainLookupByName, wire.ProcDomainGetXMLDesc, wire.ProcDomainGetState, wire.ProcDomainInterfaceAddresses} {
 		link.Inject(wire.Rule{Procedure: procedure, Fault: wire.DropBefore})
 		r := w.run("plan", "-no-color")
 		if r.code != 1 || strings.Contains(r.out, "will be created") {
