@@ -191,12 +191,13 @@ func (b *Backend) checkAll(ctx context.Context, addresses []netip.Addr, spec egr
 		if err == nil {
 			return i, nil
 		}
-		if seen == nil {
-			seen = err
-		}
 		var failure *probe.Failure
 		if errors.As(err, &failure) && failure.Final {
 			return 0, err
+		}
+		// A proxy that refuses a password says more than an address that is dead.
+		if seen == nil || (failure != nil && failure.CredentialsRefused) {
+			seen = err
 		}
 	}
 	return 0, seen
