@@ -10,8 +10,8 @@ import "context"
 // errors.Is.
 type Backend interface {
 	// Create brings the instance up and returns when its proxy forwards. It
-	// is safe to repeat: an unfinished instance of ours is continued where it
-	// stopped. Anything finished or foreign under that name is
+	// is safe to repeat: what an interrupted creation of ours left is taken up
+	// or made anew. Anything finished or foreign under that name is
 	// ErrAlreadyExists.
 	//
 	// The Instance is what exists, also beside an error: its ID is the zero

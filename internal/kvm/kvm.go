@@ -3,7 +3,8 @@
 //
 // Creation is one flow of repeatable steps: base image, overlay, seed, define,
 // start, wait until the proxy forwards, clear the unfinished mark. Whatever
-// point a run stopped at, the next one goes on from there.
+// point a run stopped at, the next one keeps the base image and makes the rest
+// anew.
 package kvm
 
 import (
