@@ -153,7 +153,7 @@ func (r *instanceResource) Read(ctx context.Context, req resource.ReadRequest, r
 		return
 	case instance.Unfinished && prior.Name.IsNull():
 		resp.Diagnostics.AddError(fmt.Sprintf("Unable to import egress proxy %q", id.Name),
-			fmt.Sprintf("The creation of %s was begun and not completed. Do not import it: apply the configuration without the import, and the creation goes on where it stopped.", id))
+			fmt.Sprintf("The creation of %s was begun and not completed. Do not import it: apply the configuration without the import, and it is made anew on the image that is there already.", id))
 		return
 	case instance.Unfinished:
 		// Its values are those that the failed creation saved.
