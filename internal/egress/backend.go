@@ -24,13 +24,16 @@ type Backend interface {
 	Get(ctx context.Context, id ProviderID) (Instance, error)
 
 	// Update changes the instance in place to match spec, as far as its
-	// lifecycle rules allow, and starts it when it is stopped. It returns
-	// what exists, also beside an error.
+	// lifecycle rules allow, and starts or stops it as spec wants. An object
+	// that was made by others is adopted. It returns what exists, also beside
+	// an error. An object of that name with another UID than spec's is
+	// ErrNotFound.
 	Update(ctx context.Context, id ProviderID, spec Spec) (Instance, error)
 
 	// Delete removes the instance and everything made for it. It is
-	// idempotent: what is gone already counts as removed.
-	Delete(ctx context.Context, id ProviderID) error
+	// idempotent: what is gone already counts as removed. With a uid, an object
+	// of that name with another one is somebody else's and stays.
+	Delete(ctx context.Context, id ProviderID, uid string) error
 
 	// List returns our instances that carry all of tags; no tags means all of
 	// ours. An instance that cannot be read is left out; a host that cannot

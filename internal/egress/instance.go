@@ -9,6 +9,13 @@ import (
 type Instance struct {
 	// ID names it; the zero ProviderID means that nothing exists.
 	ID ProviderID
+	// UID is the object's own identity, which another object of the same name
+	// does not have: a libvirt domain's UUID. Empty when not known.
+	UID string
+	// Foreign tells that this provider neither made nor adopted it.
+	Foreign bool
+	// Description is the note on it.
+	Description string
 	// State is what its machine does.
 	State State
 	// Unfinished tells that its creation was begun and not completed.
@@ -21,7 +28,7 @@ type Instance struct {
 	// Tags are those stored on the object.
 	Tags Tags
 	// ConfigHash is Spec.ConfigHash of the configuration it was made with;
-	// empty on a foreign object.
+	// empty on a foreign object, and where nothing of ours configured it.
 	ConfigHash string
 	// Proxy is the configuration it was made with, without secrets; nil when
 	// that is not known or it has none.
@@ -55,11 +62,28 @@ type KVMInstance struct {
 	ImageSHA256 string
 	// Pool is the storage pool of the root disk; empty when not known.
 	Pool string
-	// Network is the libvirt network of the first interface; empty when it is
-	// on none.
-	Network string
+	// ImageVolume is the name of the volume it was made from, when the image is
+	// a volume of the pool.
+	ImageVolume string
+	// Interfaces are its network interfaces, with their MAC addresses. Nil when
+	// it has none, or one that Interface cannot express.
+	Interfaces []Interface
 	// VirtType is "kvm" or "qemu".
 	VirtType string
+	// CPUMode is libvirt's; empty when the domain says nothing of its CPU.
+	CPUMode string
+	// Firmware is "bios" or "efi".
+	Firmware string
+	// SecureBoot tells whether the firmware enforces it.
+	SecureBoot bool
+	// Autostart tells whether it starts with its host.
+	Autostart bool
+	// ConsoleLog is the path on the host of its serial console's log; empty
+	// when there is none.
+	ConsoleLog string
+	// MissingVolumes names those of its disks whose volume is gone: "root" and
+	// "seed".
+	MissingVolumes []string
 }
 
 // State is what an instance's machine does.

@@ -5,7 +5,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -13,6 +15,13 @@ import (
 type Spec struct {
 	// ID says where the instance is to live and under which name.
 	ID ProviderID
+	// UID is Instance.UID of the object to change, as it was last seen; empty
+	// on creation, and where it is not known.
+	UID string
+	// Description is a person's note on the instance; may be empty.
+	Description string
+	// Stopped wants the machine there and not running.
+	Stopped bool
 	// Tags are stored on the object, the provider's default tags included.
 	Tags Tags
 	// Proxy is the proxy's configuration; nil when UserData alone configures
@@ -109,25 +118,88 @@ type KVMSpec struct {
 	Image Image
 	// Pool is the storage pool for base image, overlay and seed.
 	Pool string
-	// Network is the libvirt network the machine is on.
-	Network string
+	// Interfaces are the machine's network interfaces, at least one. Clients
+	// dial the addresses of the first before those of the others.
+	Interfaces []Interface
 	// VirtType is "kvm", "qemu", or "" to choose by what the host can do.
 	VirtType string
+	// CPUMode is libvirt's: "host-passthrough", "host-model", "maximum", or ""
+	// for the best that VirtType can do.
+	CPUMode string
+	// Firmware is "bios", "efi", or "" for what is usual on the host's
+	// architecture.
+	Firmware string
+	// SecureBoot is for firmware "efi" only.
+	SecureBoot bool
+	// Autostart starts the machine when its host starts.
+	Autostart bool
+	// ConsoleLog is the path on the host of a file that gets what the machine
+	// writes to its serial console; empty for none.
+	ConsoleLog string
+	// VendorData is cloud-init vendor-data to give instead of the provider's
+	// own; empty for the provider's own, which installs the guest agent.
+	VendorData string
+}
+
+// Interface is a network interface of a machine. Exactly one of Network, Bridge
+// and Macvtap is set.
+type Interface struct {
+	// Network is a libvirt network's name.
+	Network string `json:"network,omitempty"`
+	// Bridge is a bridge of the host.
+	Bridge string `json:"bridge,omitempty"`
+	// Macvtap is a network device of the host, shared in macvtap's bridge mode.
+	Macvtap string `json:"macvtap,omitempty"`
+	// Portgroup is one of Network's; empty for its default.
+	Portgroup string `json:"portgroup,omitempty"`
+	// VLAN is a VLAN ID from 1 to 4094; 0 for none.
+	VLAN int `json:"vlan,omitempty"`
+	// MTU is in bytes; 0 for the host's choice.
+	MTU int `json:"mtu,omitempty"`
+	// Model is the device's model; empty for "virtio".
+	Model string `json:"model,omitempty"`
+	// MAC is written "52:54:00:12:34:56"; empty to have it follow from host,
+	// name and the interface's place.
+	MAC string `json:"mac,omitempty"`
+	// Addresses are static, with their prefix lengths; none means DHCP.
+	Addresses []netip.Prefix `json:"addresses,omitempty"`
+	// Gateways are the default routes of the static addresses, at most one for
+	// each address family.
+	Gateways []netip.Addr `json:"gateways,omitempty"`
+	// Nameservers are the DNS servers beside static addresses.
+	Nameservers []netip.Addr `json:"nameservers,omitempty"`
 }
 
 // Image is a disk image that machines start from.
 type Image struct {
 	// Name is the image's key in the provider's images.
 	Name string
-	// Source is an https:// or http:// URL, or the path of a local file.
+	// Source is an https:// or http:// URL, the path of a local file, or
+	// "volume:NAME" for a volume that is in the pool already.
 	Source string
 	// SHA256 is the checksum of the file as it is at Source, in lower-case
-	// hexadecimal.
+	// hexadecimal. Empty for a volume, and where ChecksumURL is to tell.
 	SHA256 string
+	// ChecksumURL is the https:// or http:// URL of a list of checksums, as
+	// sha256sum writes it, that tells SHA256 where that is empty.
+	ChecksumURL string
+}
+
+// volumePrefix starts the Source of an image that is a volume.
+const volumePrefix = "volume:"
+
+// Volume gives the name of the volume that the image is, or "" when it is a
+// file.
+func (i Image) Volume() string {
+	name, ok := strings.CutPrefix(i.Source, volumePrefix)
+	if !ok {
+		return ""
+	}
+	return name
 }
 
 // ConfigHash identifies what configures the machine on its first boot: the
-// proxy and the user-data. It is stored on the object, so that a changed
+// proxy, the user-data and a person's own vendor-data. It is stored on the object, so that a changed
 // configuration shows as drift without reading anything back from the guest.
 //
 // No secret enters it: passwords and write-only user-data count by their
@@ -138,9 +210,13 @@ func (s Spec) ConfigHash() string {
 		Proxy           *Proxy `json:"proxy"`
 		UserData        string `json:"user_data"`
 		UserDataVersion int64  `json:"user_data_version"`
+		VendorData      string `json:"vendor_data,omitempty"`
 	}{Proxy: s.Proxy.canonical(), UserDataVersion: s.UserDataVersion}
 	if s.UserDataVersion == 0 {
 		in.UserData = s.UserData.Reveal()
+	}
+	if s.KVM != nil {
+		in.VendorData = s.KVM.VendorData
 	}
 	text, err := json.Marshal(in)
 	if err != nil {

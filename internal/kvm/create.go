@@ -88,7 +88,7 @@ func (b *Backend) define(ctx context.Context, h *host, spec egress.Spec, seed []
 	if err != nil {
 		return libvirt.Domain{}, false, err
 	}
-	if err := h.checkNetwork(ctx, spec.KVM.Network); err != nil {
+	if err := h.checkNetwork(ctx, spec.KVM.Interfaces[0].Network); err != nil {
 		return libvirt.Domain{}, false, err
 	}
 	caps, err := h.capabilities(ctx)

@@ -31,7 +31,7 @@ func exampleSpec() egress.Spec {
 		HealthCheck: egress.HealthCheck{Target: "example.org:443", From: egress.FromClient, Interval: 2 * time.Second},
 		UserData:    egress.NewSecret("#!/bin/sh\n"), UserDataVersion: 3,
 		KVM: &egress.KVMSpec{
-			VCPUs: 1, MemoryMiB: 512, DiskGiB: 4, Pool: "default", Network: "default",
+			VCPUs: 1, MemoryMiB: 512, DiskGiB: 4, Pool: "default", Interfaces: []egress.Interface{{Network: "default"}},
 			Image: egress.Image{Name: "debian12", Source: "https://images.example.com/debian-12.qcow2", SHA256: strings.Repeat("ab", 32)},
 		},
 	}
@@ -122,7 +122,7 @@ func TestDefinitionIsReadBackAsTheInstanceItWasMadeFrom(t *testing.T) {
 		ID: spec.ID, State: egress.Provisioning, Unfinished: true, Tags: spec.Tags, ConfigHash: spec.ConfigHash(),
 		Proxy: &proxy, HealthCheck: spec.HealthCheck, UserDataVersion: 3, CreatedAt: created,
 		KVM: &egress.KVMInstance{MAC: "52:54:00:aa:bb:cc", VCPUs: 1, MemoryMiB: 512, DiskGiB: 4, Image: "debian12",
-			ImageSHA256: spec.KVM.Image.SHA256, Pool: "default", Network: "default", VirtType: "kvm"},
+			ImageSHA256: spec.KVM.Image.SHA256, Pool: "default", Interfaces: []egress.Interface{{Network: "default", MAC: "52:54:00:aa:bb:cc"}}, VirtType: "kvm"},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(egress.Secret{})); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -14,7 +14,7 @@ import (
 // seed, also those of an instance whose domain is gone already. The base image
 // stays for the next instance. A domain that was not made by this provider is
 // refused.
-func (b *Backend) Delete(ctx context.Context, id egress.ProviderID) error {
+func (b *Backend) Delete(ctx context.Context, id egress.ProviderID, uid string) error {
 	h, err := b.host(id)
 	if err != nil {
 		return err

@@ -62,7 +62,7 @@ func domainXML(m machine) (string, error) {
 			Controllers: []libvirtxml.DomainController{{Type: "usb", Model: "none"}},
 			Interfaces: []libvirtxml.DomainInterface{{
 				MAC:    &libvirtxml.DomainInterfaceMAC{Address: m.MAC},
-				Source: &libvirtxml.DomainInterfaceSource{Network: &libvirtxml.DomainInterfaceSourceNetwork{Network: m.Spec.Network}},
+				Source: &libvirtxml.DomainInterfaceSource{Network: &libvirtxml.DomainInterfaceSourceNetwork{Network: m.Spec.Interfaces[0].Network}},
 				Model:  &libvirtxml.DomainInterfaceModel{Type: "virtio"},
 			}},
 			Serials: []libvirtxml.DomainSerial{{

@@ -118,11 +118,13 @@ func describe(id egress.ProviderID, definition domain, state domainState, diskGi
 			machine.MAC = strings.ToLower(first.MAC.Address)
 		}
 		if first.Source != nil && first.Source.Network != nil {
-			machine.Network = first.Source.Network.Network
+			machine.Interfaces = []egress.Interface{{Network: first.Source.Network.Network, MAC: machine.MAC}}
 		}
 	}
 	return egress.Instance{
 		ID:          id,
+		UID:         definition.UUID,
+		Foreign:     errors.Is(definition.metaErr, errForeign),
 		State:       state.instanceState(meta.Unfinished),
 		Unfinished:  meta.Unfinished,
 		Tags:        meta.Tags,

@@ -61,7 +61,7 @@ func (b *fakeBackend) Create(_ context.Context, spec egress.Spec) (egress.Instan
 		KVM: &egress.KVMInstance{
 			UUID: fmt.Sprintf("00000000-0000-4000-8000-%012d", len(b.specs)), MAC: "52:54:00:00:00:01",
 			VCPUs: k.VCPUs, MemoryMiB: k.MemoryMiB, DiskGiB: k.DiskGiB, Image: k.Image.Name, ImageSHA256: k.Image.SHA256,
-			Pool: k.Pool, Network: k.Network, VirtType: virtType,
+			Pool: k.Pool, Interfaces: k.Interfaces, VirtType: virtType,
 		},
 	}
 	if err != nil {
@@ -116,7 +116,7 @@ func (b *fakeBackend) Update(_ context.Context, id egress.ProviderID, spec egres
 	return instance, nil
 }
 
-func (b *fakeBackend) Delete(_ context.Context, id egress.ProviderID) error {
+func (b *fakeBackend) Delete(_ context.Context, id egress.ProviderID, _ string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.begin("delete"); err != nil {

@@ -275,13 +275,13 @@ func spec(ctx context.Context, id egress.ProviderID, plan, config instanceModel,
 	// That there is one was made sure by ModifyPlan, which runs at apply too.
 	image, _ := s.images.find(machine.Image.ValueString())
 	out.KVM = &egress.KVMSpec{
-		VCPUs:     int(machine.VCPUs.ValueInt64()),
-		MemoryMiB: int(machine.MemoryMiB.ValueInt64()),
-		DiskGiB:   int(machine.DiskGiB.ValueInt64()),
-		Image:     egress.Image{Name: machine.Image.ValueString(), Source: image.Source, SHA256: machine.ImageSHA256.ValueString()},
-		Pool:      machine.Pool.ValueString(),
-		Network:   machine.Network.ValueString(),
-		VirtType:  machine.VirtType.ValueString(),
+		VCPUs:      int(machine.VCPUs.ValueInt64()),
+		MemoryMiB:  int(machine.MemoryMiB.ValueInt64()),
+		DiskGiB:    int(machine.DiskGiB.ValueInt64()),
+		Image:      egress.Image{Name: machine.Image.ValueString(), Source: image.Source, SHA256: machine.ImageSHA256.ValueString()},
+		Pool:       machine.Pool.ValueString(),
+		Interfaces: []egress.Interface{{Network: machine.Network.ValueString()}},
+		VirtType:   machine.VirtType.ValueString(),
 	}
 	return out, diags
 }

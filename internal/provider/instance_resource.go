@@ -218,7 +218,7 @@ func (r *instanceResource) Delete(ctx context.Context, req resource.DeleteReques
 		return
 	}
 	failed := r.run(ctx, "delete", id, limit, func(ctx context.Context, backend egress.Backend) error {
-		return backend.Delete(ctx, id)
+		return backend.Delete(ctx, id, as[kvmModel](ctx, state.KVM, &resp.Diagnostics).UUID.ValueString())
 	})
 	if failed != nil {
 		resp.Diagnostics.Append(diagnose(*failed))

@@ -229,7 +229,10 @@ func observedMachine(prior kvmModel, instance egress.Instance, s *settings) kvmM
 	if k.DiskGiB != 0 {
 		m.DiskGiB = types.Int64Value(int64(k.DiskGiB))
 	}
-	m.Network = textOrNull(k.Network)
+	m.Network = types.StringNull()
+	if len(k.Interfaces) > 0 {
+		m.Network = textOrNull(k.Interfaces[0].Network)
+	}
 	if k.Pool != "" {
 		m.Pool = types.StringValue(k.Pool)
 	}

@@ -62,7 +62,7 @@ func found() egress.Instance {
 		CreatedAt:   time.Date(2026, 12, 1, 10, 0, 0, 0, time.FixedZone("", 3600)),
 		KVM: &egress.KVMInstance{
 			UUID: "u", MAC: "m", VCPUs: 1, MemoryMiB: 512, DiskGiB: 4, Image: "debian12", ImageSHA256: sumA,
-			Pool: "default", Network: "default", VirtType: "qemu",
+			Pool: "default", Interfaces: []egress.Interface{{Network: "default"}}, VirtType: "qemu",
 		},
 	}
 }
@@ -249,7 +249,7 @@ func TestRefreshShowsWhatChangedOutside(t *testing.T) {
 	changed := found()
 	changed.State, changed.Addresses, changed.Ready = egress.Stopped, nil, false
 	changed.Tags = egress.Tags{"team": "other", "extra": "1"}
-	changed.KVM.MemoryMiB, changed.KVM.Network = 1024, ""
+	changed.KVM.MemoryMiB, changed.KVM.Interfaces = 1024, nil
 	m, machine := observed(t, prior, changed, someSettings())
 	for what, c := range map[string]struct{ got, want attr.Value }{
 		"state":     {m.State, types.StringValue("stopped")},

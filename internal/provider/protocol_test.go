@@ -288,7 +288,7 @@ func (u untouchable) Update(context.Context, egress.ProviderID, egress.Spec) (eg
 	return egress.Instance{}, nil
 }
 
-func (u untouchable) Delete(context.Context, egress.ProviderID) error {
+func (u untouchable) Delete(context.Context, egress.ProviderID, string) error {
 	u.t.Error("the backend was asked to delete")
 	return nil
 }

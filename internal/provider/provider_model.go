@@ -2,16 +2,12 @@ package provider
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/hashicorp/terraform-plugin-framework/diag"
-	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 	"github.com/hashicorp/terraform-plugin-framework/types/basetypes"
 
@@ -30,29 +26,10 @@ type providerKVMModel struct {
 	Images       types.Map `tfsdk:"images"`
 }
 
-type hostModel struct {
-	URI types.String `tfsdk:"uri"`
-	SSH types.Object `tfsdk:"ssh"`
-}
-
-type sshModel struct {
-	PrivateKeyFile types.String `tfsdk:"private_key_file"`
-	PrivateKey     types.String `tfsdk:"private_key"`
-	Passphrase     types.String `tfsdk:"passphrase"`
-	HostKey        types.String `tfsdk:"host_key"`
-	KnownHostsFile types.String `tfsdk:"known_hosts_file"`
-	Timeout        types.String `tfsdk:"timeout"`
-}
-
 type machineTypeModel struct {
 	VCPUs     types.Int64 `tfsdk:"vcpus"`
 	MemoryMiB types.Int64 `tfsdk:"memory_mib"`
 	DiskGiB   types.Int64 `tfsdk:"disk_gib"`
-}
-
-type imageModel struct {
-	Source types.String `tfsdk:"source"`
-	SHA256 types.String `tfsdk:"sha256"`
 }
 
 // settings is what the provider block says, as far as it is known.
@@ -171,29 +148,8 @@ func readTable[M, T any](ctx context.Context, m types.Map, read func(context.Con
 	return t
 }
 
-func readHost(ctx context.Context, name string, model hostModel) (connection.Host, diag.Diagnostics) {
-	var diags diag.Diagnostics
-	host := connection.Host{Name: name, URI: model.URI.ValueString()}
-	ssh := as[sshModel](ctx, model.SSH, &diags)
-	host.SSH = connection.SSH{
-		PrivateKeyFile: ssh.PrivateKeyFile.ValueString(),
-		PrivateKey:     egress.NewSecret(ssh.PrivateKey.ValueString()),
-		Passphrase:     egress.NewSecret(ssh.Passphrase.ValueString()),
-		HostKey:        ssh.HostKey.ValueString(),
-		KnownHostsFile: ssh.KnownHostsFile.ValueString(),
-	}
-	if timeout, err := time.ParseDuration(ssh.Timeout.ValueString()); err == nil { // else its validator says so
-		host.SSH.Timeout = timeout
-	}
-	return host, diags
-}
-
 func readMachineType(_ context.Context, _ string, m machineTypeModel) (machineType, diag.Diagnostics) {
 	return machineType{VCPUs: m.VCPUs.ValueInt64(), MemoryMiB: m.MemoryMiB.ValueInt64(), DiskGiB: m.DiskGiB.ValueInt64()}, nil
-}
-
-func readImage(_ context.Context, name string, m imageModel) (egress.Image, diag.Diagnostics) {
-	return egress.Image{Name: name, Source: m.Source.ValueString(), SHA256: strings.ToLower(m.SHA256.ValueString())}, nil
 }
 
 // validateProvider checks what takes more than one attribute to see.
@@ -209,23 +165,4 @@ func validateProvider(ctx context.Context, model providerModel) diag.Diagnostics
 		}
 	}
 	return diags
-}
-
-// diagnoseHost puts what is wrong with a host at the attribute it names.
-func diagnoseHost(name string, err error) diag.Diagnostic {
-	at := hostPath(name)
-	if f, ok := errors.AsType[*egress.Fault](err); ok {
-		prefix := "kvm.hosts." + name + "."
-		for step := range strings.SplitSeq(strings.TrimPrefix(f.Attribute, prefix), ".") {
-			if strings.HasPrefix(f.Attribute, prefix) {
-				at = at.AtName(step)
-			}
-		}
-	}
-	detail, _ := explain(err)
-	return diag.NewAttributeErrorDiagnostic(at, fmt.Sprintf("Invalid host %q", name), detail)
-}
-
-func hostPath(name string) path.Path {
-	return path.Root("kvm").AtName("hosts").AtMapKey(name)
 }

@@ -177,7 +177,7 @@ func TestForeignDomainIsRefusedAndLeftAlone(t *testing.T) {
 	if !made.ID.IsZero() {
 		t.Errorf("the foreign domain came back as made: %+v", made)
 	}
-	if err := w.backend.Delete(t.Context(), want.ID); !errors.Is(err, egress.ErrPermanent) {
+	if err := w.backend.Delete(t.Context(), want.ID, ""); !errors.Is(err, egress.ErrPermanent) {
 		t.Errorf("delete: got %v, want a permanent failure", err)
 	}
 	if state := domainState(t, "foreign"); state == "" {
@@ -263,7 +263,7 @@ func TestDiskOfARenamedDomainIsNeverDeleted(t *testing.T) {
 	virsh(t, "domrename", "renamed", "kept")
 	virsh(t, "start", "kept")
 	for what, err := range map[string]error{
-		"delete": w.backend.Delete(t.Context(), want.ID),
+		"delete": w.backend.Delete(t.Context(), want.ID, ""),
 		"create": func() error { _, err := w.backend.Create(t.Context(), want); return err }(),
 	} {
 		if !errors.Is(err, egress.ErrPermanent) || !strings.Contains(err.Error(), "domain kept uses it") {
@@ -294,7 +294,7 @@ func TestDeleteWithAnInactivePoolFailsBeforeTheMachineIsStopped(t *testing.T) {
 	want.KVM.Pool = "other"
 	mustCreate(t, w.backend, want)
 	virsh(t, "pool-destroy", "other")
-	if err := w.backend.Delete(t.Context(), want.ID); !errors.Is(err, egress.ErrPermanent) || !strings.Contains(err.Error(), "not active") {
+	if err := w.backend.Delete(t.Context(), want.ID, ""); !errors.Is(err, egress.ErrPermanent) || !strings.Contains(err.Error(), "not active") {
 		t.Errorf("got %v, want that the pool is not active", err)
 	}
 	checkRuns(t, "inactive")

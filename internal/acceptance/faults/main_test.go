@@ -89,7 +89,7 @@ func spec(t *testing.T, name string, kind guest.Kind, unique bool) egress.Spec {
 		Tags:        egress.Tags{"test": t.Name()},
 		UserData:    egress.NewSecret("#cloud-config\n{}\n"),
 		HealthCheck: egress.HealthCheck{From: egress.FromNone, Interval: 200 * time.Millisecond},
-		KVM: &egress.KVMSpec{VCPUs: 1, MemoryMiB: 64, DiskGiB: 1, Pool: hypervisor.Pool, Network: hypervisor.Network, VirtType: hv.VirtType,
+		KVM: &egress.KVMSpec{VCPUs: 1, MemoryMiB: 64, DiskGiB: 1, Pool: hypervisor.Pool, Interfaces: []egress.Interface{{Network: hypervisor.Network}}, VirtType: hv.VirtType,
 			Image: egress.Image{Name: "tiny", Source: path, SHA256: sum}},
 	}
 }

@@ -153,7 +153,7 @@ func TestFaultInDeleteLeavesNothingBehindAfterTheNextOne(t *testing.T) {
 		mustCreate(t, w.backend, want)
 		w.link.Inject(p.rule())
 		ctx, cancel := context.WithTimeout(t.Context(), p.timeout())
-		err := w.backend.Delete(ctx, want.ID)
+		err := w.backend.Delete(ctx, want.ID, "")
 		cancel()
 		w.link.Heal()
 		if err == nil {
@@ -225,7 +225,7 @@ func mustDelete(t *testing.T, backend *kvm.Backend, id egress.ProviderID) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	if err := backend.Delete(ctx, id); err != nil {
+	if err := backend.Delete(ctx, id, ""); err != nil {
 		t.Fatalf("delete: %v", err)
 	}
 }
