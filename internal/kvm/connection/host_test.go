@@ -15,6 +15,9 @@ func TestURIsThatReachADaemon(t *testing.T) {
 	for uri, want := range map[string]struct {
 		open, address, user, firstSocket string
 	}{
+		"qemu://hv1/system":                             {open: "qemu:///system", address: "hv1:16514"},
+		"qemu+tls://hv1:7777/system":                    {open: "qemu:///system", address: "hv1:7777"},
+		"qemu+tcp://[2001:db8::1]/system":               {open: "qemu:///system", address: "[2001:db8::1]:16509"},
 		"qemu:///system":                                {open: "qemu:///system", firstSocket: "/run/libvirt/libvirt-sock"},
 		"qemu+unix:///system":                           {open: "qemu:///system", firstSocket: "/run/libvirt/libvirt-sock"},
 		"qemu:///session":                               {open: "qemu:///session", firstSocket: "/run/user/1000/libvirt/libvirt-sock"},
@@ -35,19 +38,22 @@ func TestURIsThatReachADaemon(t *testing.T) {
 			t.Errorf("%s: %v", uri, err)
 			continue
 		}
-		if string(e.uri) != want.open || e.sockets[0] != want.firstSocket {
-			t.Errorf("%s opens %s at %s, want %s at %s", uri, e.uri, e.sockets[0], want.open, want.firstSocket)
+		if first := append(e.sockets, "")[0]; string(e.uri) != want.open || first != want.firstSocket {
+			t.Errorf("%s opens %s at %s, want %s at %s", uri, e.uri, first, want.open, want.firstSocket)
 		}
-		if e.ssh && (e.address() != want.address || e.user != want.user) {
-			t.Errorf("%s goes to %s@%s, want %s@%s", uri, e.user, e.address(), want.user, want.address)
+		if want.address != "" && e.address() != want.address {
+			t.Errorf("%s goes to %s, want %s", uri, e.address(), want.address)
+		}
+		if want.user != "" && e.String() != want.user+"@"+want.address {
+			t.Errorf("%s goes to %s, want %s@%s", uri, e, want.user, want.address)
 		}
 	}
 }
 
 func TestTheUserOfAnSSHURIDefaultsToTheCurrentOne(t *testing.T) {
 	e, err := parseEndpoint(Host{Name: "hv1", URI: "qemu+ssh://hv1/system"})
-	if err != nil || e.user == "" {
-		t.Errorf("the user is %q, %v", e.user, err)
+	if err != nil || strings.HasPrefix(e.String(), "@") {
+		t.Errorf("it goes to %s, %v", e, err)
 	}
 }
 
@@ -72,8 +78,11 @@ func TestMistakesInAHostAreRefused(t *testing.T) {
 		"no URI at all":              {Host{URI: "hv1 by ssh\x7f"}, "uri", "cannot be parsed"},
 		"another driver":             {Host{URI: "xen:///system"}, "uri", "QEMU driver"},
 		"neither system nor session": {Host{URI: "qemu:///"}, "uri", "/system or /session"},
-		"TLS":                        {Host{URI: "qemu://hv1/system"}, "uri", "qemu+ssh://hv1/system"},
-		"TCP":                        {Host{URI: "qemu+tcp://hv1/system"}, "uri", `transport "tcp"`},
+		"another transport":          {Host{URI: "qemu+libssh2://hv1/system"}, "uri", `transport "libssh2"`},
+		"TLS to nowhere":             {Host{URI: "qemu+tls:///system"}, "uri", "names no host"},
+		"a user over TLS":            {Host{URI: "qemu+tls://root@hv1/system"}, "uri", "qemu+ssh://user@hv1/system"},
+		"a socket over TCP":          {Host{URI: "qemu+tcp://hv1/system?socket=/run/sock"}, "uri", "a user or a socket"},
+		"a session over TLS":         {Host{URI: "qemu://hv1/session"}, "uri", "qemu+tls://hv1/system"},
 		"a remote unix socket":       {Host{URI: "qemu+unix://hv1/system"}, "uri", "names a host"},
 		"SSH to nowhere":             {Host{URI: "qemu+ssh:///system"}, "uri", "names no host"},
 		"a port out of range":        {Host{URI: "qemu+ssh://hv1:70000/system"}, "uri", "70000"},
@@ -90,7 +99,21 @@ func TestMistakesInAHostAreRefused(t *testing.T) {
 		"a public key as private key": {
 			Host{URI: good, SSH: SSH{PrivateKey: egress.NewSecret("ssh-ed25519 hunter2")}}, "ssh.private_key", "not a private key",
 		},
-		"a negative time-out": {Host{URI: good, SSH: SSH{Timeout: -time.Second}}, "ssh.timeout", "negative"},
+		"SSH settings over TLS":           {Host{URI: "qemu://hv1/system", SSH: SSH{PrivateKeyFile: "/k"}}, "ssh", "qemu+ssh://user@host/system"},
+		"SSH settings for a local socket": {Host{URI: "qemu:///system", SSH: SSH{Bastions: []Bastion{{Host: "jump"}}}}, "ssh", "does not go over SSH"},
+		"TLS settings over SSH":           {Host{URI: good, TLS: TLS{CAFile: "/ca"}}, "tls", "qemu+tls://host/system"},
+		"a bastion without a host":        {Host{URI: good, SSH: SSH{Bastions: []Bastion{{User: "ops"}}}}, "ssh.bastions.0.host", "empty"},
+		"a bastion as one word":           {Host{URI: good, SSH: SSH{Bastions: []Bastion{{Host: "jump"}, {Host: "ops@jump:22"}}}}, "ssh.bastions.1.host", `user = "ops"`},
+		"a bastion's port in its name":    {Host{URI: good, SSH: SSH{Bastions: []Bastion{{Host: "jump:22"}}}}, "ssh.bastions.0.host", "port = 2222"},
+		"a bastion's port out of range":   {Host{URI: good, SSH: SSH{Bastions: []Bastion{{Host: "jump", Port: 70000}}}}, "ssh.bastions.0.port", "70000"},
+		"a bastion's fingerprint":         {Host{URI: good, SSH: SSH{Bastions: []Bastion{{Host: "jump", HostKey: "SHA256:abc"}}}}, "ssh.bastions.0.host_key", "not one public key line"},
+		"a bastion's lone passphrase":     {Host{URI: good, SSH: SSH{Bastions: []Bastion{{Host: "jump", Passphrase: egress.NewSecret("hunter2")}}}}, "ssh.bastions.0.passphrase", "no private key of its own"},
+		"a certificate without a key":     {Host{URI: "qemu://hv1/system", TLS: TLS{CertificateFile: "/c"}}, "tls", "without its private key"},
+		"a key without a certificate":     {Host{URI: "qemu://hv1/system", TLS: TLS{PrivateKeyFile: "/k"}}, "tls", "without its client certificate"},
+		"an authority twice":              {Host{URI: "qemu://hv1/system", TLS: TLS{CA: "x", CAFile: "/c"}}, "tls.ca_file", "both"},
+		"an authority of no form":         {Host{URI: "qemu://hv1/system", TLS: TLS{CA: "x"}}, "tls.ca", "no certificate in PEM"},
+		"a negative TLS time-out":         {Host{URI: "qemu://hv1/system", TLS: TLS{Timeout: -1}}, "tls.timeout", "negative"},
+		"a negative time-out":             {Host{URI: good, SSH: SSH{Timeout: -time.Second}}, "ssh.timeout", "negative"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tc.host.Name = "hv1"
@@ -106,5 +129,22 @@ func TestMistakesInAHostAreRefused(t *testing.T) {
 				t.Errorf("the error repeats a secret: %s", text)
 			}
 		})
+	}
+}
+
+func TestOnlyPlainTCPToAnotherMachineIsUnencrypted(t *testing.T) {
+	for uri, want := range map[string]bool{
+		"qemu+tcp://hv1/system":       true,
+		"qemu+tcp://192.0.2.1/system": true,
+		"qemu+tcp://127.0.0.1/system": false,
+		"qemu+tcp://[::1]/system":     false,
+		"qemu+tcp://localhost/system": false,
+		"qemu://hv1/system":           false,
+		"qemu+ssh://root@hv1/system":  false,
+		"qemu:///system":              false,
+	} {
+		if got := Unencrypted(Host{Name: "hv1", URI: uri}); got != want {
+			t.Errorf("%s: got %v, want %v", uri, got, want)
+		}
 	}
 }

@@ -22,8 +22,7 @@ import (
 // hostKeyVerifier decides whether a server is the one that was meant: by the
 // pinned key where there is one, else by the known_hosts file.
 type hostKeyVerifier struct {
-	host     Host
-	endpoint endpoint
+	hop      hop
 	file     string        // the known_hosts file
 	pinned   ssh.PublicKey // nil without a pinned key
 	known    ssh.HostKeyCallback
@@ -35,16 +34,16 @@ type hostKeyVerifier struct {
 	err  error         // why it was refused
 }
 
-func newHostKeyVerifier(h Host, e endpoint) (*hostKeyVerifier, error) {
-	v := &hostKeyVerifier{host: h, endpoint: e}
-	if h.SSH.HostKey != "" {
+func newHostKeyVerifier(server hop) (*hostKeyVerifier, error) {
+	v := &hostKeyVerifier{hop: server}
+	if server.ssh.HostKey != "" {
 		var err error
-		v.pinned, err = parseHostKey(h.SSH.HostKey)
+		v.pinned, err = parseHostKey(server.ssh.HostKey)
 		return v, err
 	}
 	v.file = expandHome("~/.ssh/known_hosts")
-	if h.SSH.KnownHostsFile != "" {
-		v.file = expandHome(h.SSH.KnownHostsFile)
+	if server.ssh.KnownHostsFile != "" {
+		v.file = expandHome(server.ssh.KnownHostsFile)
 	}
 	var err error
 	v.known, err = knownhosts.New(v.file)
@@ -57,7 +56,7 @@ func newHostKeyVerifier(h Host, e endpoint) (*hostKeyVerifier, error) {
 			Kind:      egress.ErrPermanent,
 			Cause:     fmt.Errorf("reading the known_hosts file %s: %w", v.file, reasonOf(err)),
 			Remedy:    "Make the file readable, or set ssh.known_hosts_file or ssh.host_key.",
-			Attribute: "kvm.hosts." + h.Name + ".ssh.known_hosts_file",
+			Attribute: server.attribute + ".known_hosts_file",
 		}
 	}
 	if err := v.findExpected(); err != nil {
@@ -78,7 +77,7 @@ func (v *hostKeyVerifier) findExpected() error {
 		return fmt.Errorf("making a key: %w", err)
 	}
 	var mismatch *knownhosts.KeyError
-	if err := v.known(v.endpoint.address(), &net.TCPAddr{}, probe); !errors.As(err, &mismatch) {
+	if err := v.known(v.hop.address(), &net.TCPAddr{}, probe); !errors.As(err, &mismatch) {
 		return nil // nothing to learn: the server's key will be judged all the same
 	}
 	authorities := authorityLines(v.file)
@@ -95,7 +94,8 @@ func (v *hostKeyVerifier) findExpected() error {
 // algorithms gives the host key algorithms to ask the server for. A server has
 // several keys and shows the one of the first algorithm that both sides know:
 // asking for types that the file does not have makes a known host look like an
-// impostor. Nil means all.
+// impostor, and asking for certificates where no authority is known hides the
+// key that could be.
 func (v *hostKeyVerifier) algorithms() []string {
 	keys := v.expected
 	if v.pinned != nil {
@@ -127,10 +127,10 @@ func (v *hostKeyVerifier) check(address string, remote net.Addr, key ssh.PublicK
 func (v *hostKeyVerifier) fault(handshake error) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	f := &egress.Fault{Kind: egress.ErrPermanent, Attribute: "kvm.hosts." + v.host.Name + ".ssh.host_key"}
+	f := &egress.Fault{Kind: egress.ErrPermanent, Attribute: v.hop.attribute + ".host_key"}
 	var negotiation *ssh.AlgorithmNegotiationError
 	if v.err == nil {
-		restricted := v.pinned != nil || len(v.expected) > 0
+		restricted := v.pinned != nil || len(v.expected) > 0 || v.byCA
 		if !restricted || !errors.As(handshake, &negotiation) || !strings.Contains(negotiation.What, "host key") {
 			return nil
 		}
@@ -148,14 +148,23 @@ func (v *hostKeyVerifier) fault(handshake error) error {
 		f.Remedy = "Do not use this host before it is clear why it has a revoked key."
 	case errors.As(v.err, &mismatch) && len(mismatch.Want) == 0:
 		f.Cause = fmt.Errorf("the host key is unknown: the server showed %s, and %s has no key for %s",
-			seen, v.source(), v.endpoint.address())
+			seen, v.source(), v.hop.address())
 		f.Remedy = fmt.Sprintf("Compare the fingerprint with the machine's own (`ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub`). If it is right, %s"+
-			" Or pin it: ssh = { host_key = %q }.", v.scanHint(), strings.TrimSpace(string(ssh.MarshalAuthorizedKey(v.seen))))
+			" Or pin it in %s: host_key = %q.", v.scanHint(), v.hop.setting, strings.TrimSpace(string(ssh.MarshalAuthorizedKey(v.seen))))
+	case v.isCertificate():
+		f.Cause = fmt.Errorf("the server showed the certificate %s, which %s does not make acceptable: %s", seen, v.source(), bare(v.err))
+		f.Remedy = "Have the host's certificate signed anew, for the name " + v.hop.host + " and by the authority of the file; or pin the host's plain key with host_key."
 	default:
 		f.Cause = fmt.Errorf("the host key has changed: the server showed %s, and %s has %s", seen, v.source(), v.wanted())
 		f.Remedy = "Somebody may be between, or the host was set up anew. If the new key is right, replace the old one: " + v.scanHint()
 	}
 	return f
+}
+
+// isCertificate tells whether the server showed a certificate.
+func (v *hostKeyVerifier) isCertificate() bool {
+	_, is := v.seen.(*ssh.Certificate)
+	return is
 }
 
 // source names where the expected key comes from.
@@ -184,13 +193,14 @@ func (v *hostKeyVerifier) wanted() string {
 
 func (v *hostKeyVerifier) scanHint() string {
 	if v.pinned != nil {
-		return "set host_key to it."
+		return "set " + v.hop.setting + ".host_key to it."
 	}
 	remove := ""
 	if len(v.expected) > 0 {
-		remove = fmt.Sprintf("ssh-keygen -f %s -R '%s' && ", v.file, knownhosts.Normalize(v.endpoint.address()))
+		remove = fmt.Sprintf("ssh-keygen -f %s -R '%s' && ", v.file, knownhosts.Normalize(v.hop.address()))
 	}
-	return fmt.Sprintf("run `%sssh-keyscan -p %s %s >> %s`.", remove, v.endpoint.port, v.endpoint.host, v.file)
+	scan := v.hop.from(fmt.Sprintf("ssh-keyscan -p %s %s", v.hop.port, v.hop.host))
+	return fmt.Sprintf("run `%s%s >> %s`.", remove, scan, v.file)
 }
 
 // parseHostKey reads a pinned key, a line of a .pub file.
@@ -236,9 +246,12 @@ var certificateAlgorithms = []string{
 }
 
 // hostKeyAlgorithms gives the algorithms for keys of these types, in order of
-// preference, certificates first where an authority may have signed one. Nil
-// means no restriction.
+// preference, certificates first where an authority may have signed one. With
+// neither they are those of all plain keys.
 func hostKeyAlgorithms(types []string, byCA bool) []string {
+	if len(types) == 0 && !byCA {
+		return slices.Clone(algorithmPreference)
+	}
 	var algorithms []string
 	if byCA {
 		algorithms = append(algorithms, certificateAlgorithms...)

@@ -164,8 +164,8 @@ func TestHostKeyAlgorithms(t *testing.T) {
 		byCA  bool
 		want  []string
 	}{
-		"nothing known asks for all": {nil, false, nil},
-		"RSA never with SHA-1":       {[]string{ssh.KeyAlgoRSA}, false, []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}},
+		"nothing known asks for all plain keys": {nil, false, algorithmPreference},
+		"RSA never with SHA-1":                  {[]string{ssh.KeyAlgoRSA}, false, []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256}},
 		"newest first": {
 			[]string{ssh.KeyAlgoRSA, ssh.KeyAlgoED25519}, false,
 			[]string{ssh.KeyAlgoED25519, ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256},

@@ -2,12 +2,12 @@ package connection
 
 import (
 	"context"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -22,42 +22,44 @@ import (
 // that is less than half of the time that the login has left.
 const agentBound = 5 * time.Second
 
-// keyring is the keys to log in with, in the order in which they are offered,
-// and what became of those that could not be had. Keys that the configuration
-// names come before the agent's: a server hangs up after a few refusals.
-type keyring struct {
-	entries []keyEntry
-
-	once  sync.Once
-	agent net.Conn // signs until it is closed; nil without an agent
-}
+// keyring is the keys to log in with at one server, in the order in which they
+// are offered, and what became of those that could not be had. Keys that the
+// configuration names come before the agent's: a server hangs up after a few
+// refusals.
+type keyring struct{ entries []*keyEntry }
 
 // keyEntry is one place where a key was looked for.
 type keyEntry struct {
 	from    string     // "private_key_file /root/key"
 	signer  ssh.Signer // nil when there is none
 	problem error      // why there is none
+	fate    *keyFate   // what became of it
 }
 
 // loadKeys looks in all places. Problems are kept, not returned: another
 // place may have the key that works.
-func loadKeys(ctx context.Context, s SSH) *keyring {
+func loadKeys(s SSH, agent *agentKeys) *keyring {
 	k := &keyring{}
-	if !s.PrivateKey.IsZero() {
-		signer, err := parseKey([]byte(s.PrivateKey.Reveal()), s.Passphrase)
-		k.entries = append(k.entries, keyEntry{"private_key", signer, err})
-	}
-	if s.PrivateKeyFile != "" {
+	add := func(from string, text []byte, err error) {
 		var signer ssh.Signer
-		text, err := os.ReadFile(expandHome(s.PrivateKeyFile))
 		if err == nil {
 			signer, err = parseKey(text, s.Passphrase)
-		} else {
+		}
+		k.entries = append(k.entries, &keyEntry{from: from, signer: signer, problem: err})
+	}
+	if !s.PrivateKey.IsZero() {
+		add("private_key", []byte(s.PrivateKey.Reveal()), nil)
+	}
+	if s.PrivateKeyFile != "" {
+		text, err := os.ReadFile(expandHome(s.PrivateKeyFile))
+		if err != nil {
 			err = fmt.Errorf("the file cannot be read: %w", reasonOf(err))
 		}
-		k.entries = append(k.entries, keyEntry{"private_key_file " + s.PrivateKeyFile, signer, err})
+		add("private_key_file "+s.PrivateKeyFile, text, err)
 	}
-	k.askAgent(ctx, os.Getenv("SSH_AUTH_SOCK"))
+	for _, e := range agent.entries {
+		k.entries = append(k.entries, &keyEntry{from: e.from, signer: e.signer, problem: e.problem})
+	}
 	return k
 }
 
@@ -80,12 +82,21 @@ func parseKey(text []byte, passphrase egress.Secret) (ssh.Signer, error) {
 	return signer, nil
 }
 
-// askAgent adds the keys of the agent that listens at path.
-func (k *keyring) askAgent(ctx context.Context, path string) {
+// agentKeys is what the SSH agent gave; the servers on a way share it.
+type agentKeys struct {
+	entries []keyEntry
+
+	once sync.Once
+	conn net.Conn // signs until it is closed; nil without an agent
+}
+
+// askAgent asks the agent that listens at path for its keys.
+func askAgent(ctx context.Context, path string) *agentKeys {
+	k := &agentKeys{}
 	problem := func(err error) { k.entries = append(k.entries, keyEntry{from: "SSH agent", problem: err}) }
 	if path == "" {
 		problem(errors.New("SSH_AUTH_SOCK is not set"))
-		return
+		return k
 	}
 	bound := agentBound
 	if deadline, ok := ctx.Deadline(); ok {
@@ -97,68 +108,71 @@ func (k *keyring) askAgent(ctx context.Context, path string) {
 	conn, err := dialer.DialContext(ctx, "unix", path)
 	if err != nil {
 		problem(socketError(path, err))
-		return
+		return k
 	}
-	k.agent = conn
-	deadline, _ := ctx.Deadline() // always set
-	if err := conn.SetDeadline(deadline); err != nil {
-		problem(err)
-		return
-	}
+	k.conn = conn
+	stop := context.AfterFunc(ctx, k.close) // whoever asked may give up, too
 	signers, err := agent.NewClient(conn).Signers()
 	switch {
+	case !stop():
+		problem(fmt.Errorf("%s: it did not give its keys in %s", path, bound.Round(time.Millisecond)))
+		return k
 	case err != nil:
 		problem(fmt.Errorf("%s: it did not give its keys: %w", path, err))
 	case len(signers) == 0:
 		problem(errors.New("it holds no key"))
 	}
 	for _, signer := range signers {
+		// its signatures may wait for a person; the login's own deadline holds
 		k.entries = append(k.entries, keyEntry{from: "SSH agent", signer: signer})
 	}
-	// its signatures may wait for a person; the login's own deadline holds
-	if err := conn.SetDeadline(time.Time{}); err != nil {
-		k.close()
-	}
+	return k
 }
 
-// signers gives the keys that can sign.
+// close ends the connection to the agent. It may be called more than once.
+func (k *agentKeys) close() {
+	k.once.Do(func() {
+		if k.conn != nil {
+			_ = k.conn.Close()
+		}
+	})
+}
+
+// usable tells whether there is any key to offer.
+func (k *keyring) usable() bool {
+	return slices.ContainsFunc(k.entries, func(e *keyEntry) bool { return e.signer != nil })
+}
+
+// signers gives the keys that can sign, and notes from then on what becomes of
+// each.
 func (k *keyring) signers() []ssh.Signer {
 	var signers []ssh.Signer
 	for _, e := range k.entries {
 		if e.signer != nil {
-			signers = append(signers, e.signer)
+			e.fate = &keyFate{}
+			signers = append(signers, observed(e.signer, e.fate))
 		}
 	}
 	return signers
 }
 
-// close ends the connection to the agent. It may be called more than once.
-func (k *keyring) close() {
-	k.once.Do(func() {
-		if k.agent != nil {
-			_ = k.agent.Close()
-		}
-	})
-}
-
 // fault says that no key worked, and of each place what came of it.
-func (k *keyring) fault(h Host, e endpoint, summary string) error {
+func (k *keyring) fault(server hop, summary string) *egress.Fault {
 	var tried []string
-	for _, entry := range k.entries {
-		if entry.signer == nil {
-			tried = append(tried, fmt.Sprintf("%s: %v", entry.from, entry.problem))
+	for _, e := range k.entries {
+		if e.signer == nil {
+			tried = append(tried, fmt.Sprintf("%s: %v", e.from, e.problem))
 			continue
 		}
-		public := entry.signer.PublicKey()
-		tried = append(tried, fmt.Sprintf("%s: %s %s was refused by the server",
-			entry.from, public.Type(), ssh.FingerprintSHA256(public)))
+		public := e.signer.PublicKey()
+		tried = append(tried, fmt.Sprintf("%s: %s %s %s", e.from, public.Type(), ssh.FingerprintSHA256(public), e.fate))
 	}
 	return &egress.Fault{
 		Kind:  egress.ErrPermanent,
-		Cause: fmt.Errorf("logging in as %s: %s (%s)", e.user, summary, strings.Join(tried, "; ")),
-		Remedy: fmt.Sprintf("Set ssh.private_key_file or ssh.private_key, or load a key into the SSH agent, that is in the authorized_keys of %s on %s.",
-			e.user, e.host),
-		Attribute: "kvm.hosts." + h.Name + ".ssh",
+		Cause: fmt.Errorf("logging in as %s: %s (%s)", server.user, summary, strings.Join(tried, "; ")),
+		Remedy: fmt.Sprintf("Set %[1]s.private_key_file or %[1]s.private_key, or load a key into the SSH agent, that is in the authorized_keys of %[2]s on %[3]s.",
+			server.setting, server.user, server.host),
+		Attribute: server.attribute,
 	}
 }
 
@@ -182,28 +196,4 @@ func expandHome(path string) string {
 		return path
 	}
 	return filepath.Join(home, rest)
-}
-
-// validateSSH checks the settings that need nobody's answer.
-func validateSSH(h Host) error {
-	s := h.SSH
-	if s.HostKey != "" {
-		if _, err := parseHostKey(s.HostKey); err != nil {
-			return invalid(h, "ssh.host_key", err,
-				"Give the line of the host's public key, as in /etc/ssh/ssh_host_ed25519_key.pub: \"ssh-ed25519 AAAA...\".")
-		}
-	}
-	if !s.PrivateKey.IsZero() {
-		if block, _ := pem.Decode([]byte(s.PrivateKey.Reveal())); block == nil || !strings.Contains(block.Type, "PRIVATE KEY") {
-			return invalid(h, "ssh.private_key", errors.New("the text is not a private key in OpenSSH or PEM format"),
-				"Give the whole private key, from its BEGIN line to its END line.")
-		}
-	}
-	if s.Timeout < 0 {
-		return invalid(h, "ssh.timeout", fmt.Errorf("the time-out %s is negative", s.Timeout), "Give a positive duration.")
-	}
-	if h.CallTimeout < 0 {
-		return invalid(h, "call_timeout", fmt.Errorf("the time-out %s is negative", h.CallTimeout), "Give a positive duration.")
-	}
-	return nil
 }

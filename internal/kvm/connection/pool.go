@@ -65,6 +65,9 @@ func New(h Host) *Pool {
 	if p.callTimeout == 0 {
 		p.callTimeout = DefaultCallTimeout
 	}
+	if h.TLS.Timeout != 0 {
+		p.dialTimeout = h.TLS.Timeout
+	}
 	if p.dialTimeout == 0 {
 		p.dialTimeout = DefaultDialTimeout
 	}
@@ -72,9 +75,14 @@ func New(h Host) *Pool {
 		return p
 	}
 	p.endpoint, p.invalid = parseEndpoint(h)
-	if p.endpoint.ssh {
-		p.transport = newSSHTransport(h, p.endpoint)
-	} else {
+	switch p.endpoint.way {
+	case bySSH:
+		p.transport = newSSHTransport(p.endpoint)
+	case byTLS:
+		p.transport = &tlsTransport{host: h, endpoint: p.endpoint}
+	case byTCP:
+		p.transport = &tcpTransport{address: p.endpoint.address()}
+	case byUnix:
 		p.transport = &unixTransport{sockets: p.endpoint.sockets}
 	}
 	return p

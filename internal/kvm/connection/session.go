@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
 	"time"
 
 	"github.com/digitalocean/go-libvirt"
@@ -55,6 +56,10 @@ func openFault(e endpoint, wire *wireConn, err error) error {
 	f := &egress.Fault{Kind: egress.ErrUnreachable, Cause: fmt.Errorf("opening %s: %w", e.uri, err)}
 	var answer libvirt.Error
 	switch {
+	case errors.As(err, &answer) && wantsPassword(answer):
+		f.Kind = egress.ErrPermanent
+		f.Cause = fmt.Errorf("opening %s: the daemon wants a user and a password (SASL), which this provider does not speak: %w", e.uri, err)
+		f.Remedy = fmt.Sprintf("Set `%s = \"none\"` in libvirtd.conf (virtproxyd.conf) on that machine and restart its daemon, or reach it by qemu+ssh.", authSettings[e.way])
 	case errors.As(err, &answer):
 		f.Remedy, f.Kind = refusal(answer)
 	case wire.isLost():
@@ -63,6 +68,17 @@ func openFault(e endpoint, wire *wireConn, err error) error {
 	}
 	_ = wire.Close()
 	return f
+}
+
+// authSettings are the settings of a daemon that say how its clients prove who
+// they are.
+var authSettings = map[way]string{byUnix: "auth_unix_rw", bySSH: "auth_unix_rw", byTLS: "auth_tls", byTCP: "auth_tcp"}
+
+// wantsPassword tells a daemon that goes on only after SASL: it refuses the
+// first call that needs a proven client (virNetServerProgramDispatchCall in
+// src/rpc/virnetserverprogram.c).
+func wantsPassword(answer libvirt.Error) bool {
+	return libvirt.ErrorNumber(answer.Code) == libvirt.ErrRPC && strings.Contains(answer.Message, "authentication required")
 }
 
 // refusal gives the remedy and the kind for a daemon's refusal to open a

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -23,9 +24,8 @@ const (
 
 // sshTransport reaches a daemon through an SSH server that forwards to the
 // daemon's unix socket (direct-streamlocal@openssh.com). All connections to a
-// host share one SSH connection.
+// host share one SSH connection, and the bastions' before it.
 type sshTransport struct {
-	host     Host
 	endpoint endpoint
 	// ticks gives the moments at which to ask whether the server is alive
 	ticks func() (ticks <-chan time.Time, stop func())
@@ -37,9 +37,8 @@ type sshTransport struct {
 	client *sshClient // nil when there is none
 }
 
-func newSSHTransport(h Host, e endpoint) *sshTransport {
+func newSSHTransport(e endpoint) *sshTransport {
 	return &sshTransport{
-		host:     h,
 		endpoint: e,
 		dialling: make(chan struct{}, 1),
 		ticks: func() (<-chan time.Time, func()) {
@@ -86,7 +85,7 @@ func (t *sshTransport) login(ctx context.Context) (client *sshClient, reused boo
 	case t.dialling <- struct{}{}:
 		defer func() { <-t.dialling }()
 	case <-ctx.Done():
-		return nil, false, t.timedOut(ctx, "waiting for another login to end")
+		return nil, false, timedOut(ctx, t.server(), "waiting for another login to end")
 	}
 	t.mu.Lock()
 	client = t.client
@@ -94,15 +93,15 @@ func (t *sshTransport) login(ctx context.Context) (client *sshClient, reused boo
 	if client != nil && !client.isGone() {
 		return client, true, nil
 	}
-	raw, err := t.dial(ctx)
+	raw, root, err := t.dial(ctx)
 	if err != nil {
 		return nil, false, err
 	}
-	client = &sshClient{Client: raw, gone: make(chan struct{}), answered: make(chan error, 1)}
+	client = &sshClient{Client: raw, root: root, gone: make(chan struct{}), answered: make(chan error, 1)}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
-		_ = raw.Close()
+		_ = root.Close()
 		return nil, false, errPoolClosed
 	}
 	t.client = client
@@ -122,31 +121,38 @@ func (t *sshTransport) forward(ctx context.Context, client *sshClient) (net.Conn
 			client.carry()
 			return &forwardedConn{Conn: conn, client: client}, nil
 		case errors.As(err, &refused) && refused.Reason == ssh.Prohibited:
-			return nil, &egress.Fault{
+			return nil, at(t.server(), &egress.Fault{
 				Kind:   egress.ErrPermanent,
 				Cause:  fmt.Errorf("the SSH server forbids forwarding to %s: %w", path, err),
-				Remedy: "Set `AllowStreamLocalForwarding yes` in that machine's sshd_config, and see that the key's options in authorized_keys do not restrict it.",
-			}
+				Remedy: forwardingRemedy,
+			})
 		case errors.As(err, &refused):
 			failures = append(failures, fmt.Errorf("%s: %s", path, refused.Message))
 		default:
 			t.drop(client)
 			if ctx.Err() != nil {
-				return nil, t.timedOut(ctx, "waiting for the SSH server to open "+path)
+				return nil, timedOut(ctx, t.server(), "waiting for the SSH server to open "+path)
 			}
-			return nil, &egress.Fault{
+			return nil, at(t.server(), &egress.Fault{
 				Kind:  egress.ErrUnreachable,
 				Cause: &brokenError{path: path, cause: err},
-			}
+			})
 		}
 	}
-	return nil, &egress.Fault{
+	user := t.server().user
+	return nil, at(t.server(), &egress.Fault{
 		Kind:  egress.ErrUnreachable,
 		Cause: fmt.Errorf("the SSH server could not open the daemon's socket: %w", joined(failures)),
-		Remedy: fmt.Sprintf("See that libvirtd (or virtqemud) runs on %s and that %s may open its socket (usually `usermod -aG libvirt %s`), or name the socket: ?socket=/path in the URI.",
-			t.endpoint.host, t.endpoint.user, t.endpoint.user),
-	}
+		// OpenSSH gives the same answer for all three (serverloop.c)
+		Remedy: fmt.Sprintf("See that libvirtd (or virtqemud) runs on %s and that %s may open its socket (usually `usermod -aG libvirt %s`), or name the socket: ?socket=/path in the URI. "+
+			"If all that is so, the SSH server may forbid it: %s", t.endpoint.host, user, user, forwardingRemedy),
+	})
 }
+
+const forwardingRemedy = "Set `AllowStreamLocalForwarding yes` in that machine's sshd_config, and see that the key's options in authorized_keys (restrict, no-port-forwarding) allow forwarding."
+
+// server gives the host's own SSH server.
+func (t *sshTransport) server() hop { return t.endpoint.hops[len(t.endpoint.hops)-1] }
 
 // brokenError says that the SSH connection broke while it was to open a
 // channel.
@@ -171,18 +177,10 @@ func (t *sshTransport) drop(client *sshClient) {
 	client.retire()
 }
 
-// timedOut makes the fault for a context that ended at a stage of connecting.
-func (t *sshTransport) timedOut(ctx context.Context, stage string) error {
-	return &egress.Fault{
-		Kind:   egress.ErrUnreachable,
-		Cause:  fmt.Errorf("%s: %w", stage, context.Cause(ctx)),
-		Remedy: fmt.Sprintf("See whether `ssh -p %s %s@%s true` works from this machine.", t.endpoint.port, t.endpoint.user, t.endpoint.host),
-	}
-}
-
 // sshClient is an SSH connection that knows when it ended and what it carries.
 type sshClient struct {
 	*ssh.Client
+	root     io.Closer     // the first connection on the way, which carries all others
 	gone     chan struct{} // closed when the connection has ended
 	answered chan error    // what came of the last keepalive; empty while it is under way
 
@@ -200,9 +198,14 @@ func (c *sshClient) isGone() bool {
 	}
 }
 
+// Close ends the connection and those to the bastions before it, without a
+// word to anybody: on a stalled link a word takes for ever.
+func (c *sshClient) Close() error { return c.root.Close() }
+
 func (c *sshClient) watch() {
 	_ = c.Wait() // it ends with an error always; what matters is that it ended
 	close(c.gone)
+	_ = c.Close() // the bastions' have not ended with it
 }
 
 // keepAlive asks the server at each tick whether it is there, as OpenSSH's
