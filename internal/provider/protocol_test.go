@@ -82,6 +82,13 @@ func value(t *testing.T, typ tftypes.Type, v any) tftypes.Value {
 		}
 		return tftypes.NewValue(typ, values)
 	case []any:
+		if list, ok := typ.(tftypes.List); ok {
+			values := make([]tftypes.Value, len(v))
+			for i := range v {
+				values[i] = value(t, list.ElementType, v[i])
+			}
+			return tftypes.NewValue(typ, values)
+		}
 		values := make([]tftypes.Value, len(v))
 		for i := range v {
 			values[i] = value(t, typ.(tftypes.Set).ElementType, v[i])

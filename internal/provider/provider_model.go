@@ -163,6 +163,7 @@ func validateProvider(ctx context.Context, model providerModel) diag.Diagnostics
 		if err := connection.Validate(hosts[name]); err != nil {
 			diags.Append(diagnoseHost(name, err))
 		}
+		diags.Append(cautionHost(name, hosts[name])...)
 	}
 	return diags
 }
