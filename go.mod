@@ -3,6 +3,7 @@ module github.com/egressproxy/terraform-provider-egressproxy
 go 1.26.0
 
 require (
+	github.com/beevik/etree v1.8.1
 	github.com/digitalocean/go-libvirt v0.0.0-20261013170128-efbbdf578ac8
 	github.com/google/go-cmp v0.7.0
 	github.com/hashicorp/terraform-json v0.27.2

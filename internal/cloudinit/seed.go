@@ -127,19 +127,3 @@ func (s Seed) metaData() ([]byte, error) {
 	}
 	return text, nil
 }
-
-// NetworkConfigDHCP gives a network configuration, version 2, that asks for an
-// IPv4 address by DHCP on the interface with the MAC address mac and identifies
-// the machine by that address alone: one that replaces another with the same
-// MAC gets its lease. mac is written "52:54:00:12:34:56"; IPv6 is left to router advertisements.
-func NetworkConfigDHCP(mac string) []byte {
-	return fmt.Appendf(nil, `version: 2
-ethernets:
-  primary:
-    match:
-      macaddress: %q
-    dhcp4: true
-    dhcp6: false
-    dhcp-identifier: mac
-`, strings.ToLower(mac))
-}

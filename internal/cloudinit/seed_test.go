@@ -10,6 +10,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/kdomanski/iso9660"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 )
 
 // open gives a seed image's label and files.
@@ -143,7 +145,7 @@ func TestISOSaysThatItCannotStage(t *testing.T) {
 
 func TestNetworkConfigDHCPMatchesTheInterfaceByMAC(t *testing.T) {
 	var got any
-	if err := yaml.Unmarshal(NetworkConfigDHCP("52:54:00:AA:00:11"), &got); err != nil {
+	if err := yaml.Unmarshal(NetworkConfig([]egress.Interface{{}}, []string{"52:54:00:AA:00:11"}), &got); err != nil {
 		t.Fatal(err)
 	}
 	want := map[string]any{"version": 2, "ethernets": map[string]any{"primary": map[string]any{

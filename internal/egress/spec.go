@@ -204,8 +204,12 @@ func (i Image) Volume() string {
 //
 // No secret enters it: passwords and write-only user-data count by their
 // version alone. It hashes the inputs, not what is rendered from them, so a
-// newer provider does not replace machines.
+// newer provider does not replace machines. It is empty where nothing configures
+// the machine.
 func (s Spec) ConfigHash() string {
+	if s.Proxy == nil && s.UserData.IsZero() && s.UserDataVersion == 0 && (s.KVM == nil || s.KVM.VendorData == "") {
+		return ""
+	}
 	in := struct {
 		Proxy           *Proxy `json:"proxy"`
 		UserData        string `json:"user_data"`

@@ -42,23 +42,52 @@ type addressReport struct {
 	silent []string
 }
 
+// nic is a network interface as its addresses are looked for.
+type nic struct {
+	mac string
+	// static are the addresses that the machine was told to take.
+	static []netip.Addr
+}
+
+// nicsOf gives a domain's interfaces in their order.
+func nicsOf(d domain) []nic {
+	var out []nic
+	if d.Devices == nil {
+		return nil
+	}
+	for i, iface := range d.Devices.Interfaces {
+		if iface.MAC == nil {
+			continue
+		}
+		n := nic{mac: iface.MAC.Address}
+		if len(d.meta.Interfaces) == len(d.Devices.Interfaces) {
+			for _, prefix := range d.meta.Interfaces[i].Addresses {
+				n.static = append(n.static, prefix.Addr())
+			}
+		}
+		out = append(out, n)
+	}
+	return out
+}
+
 // addresses asks the guest agent, the DHCP leases of libvirt's networks and the
 // host's ARP table. None of them is sure to answer (the agent may not run, a
 // bridge has no leases, some hosts cannot read ARP), so what the daemon fails to
-// tell is only noted. Only a host that cannot be asked is an error.
-func (h *host) addresses(ctx context.Context, dom libvirt.Domain, macs []string) (addressReport, error) {
+// tell is only noted. Only a host that cannot be asked is an error. Where all of
+// them are silent, the static addresses hold.
+func (h *host) addresses(ctx context.Context, dom libvirt.Domain, nics []nic) (addressReport, error) {
 	found := make([][]netip.Addr, len(addressSources))
 	failed := make([]error, len(addressSources))
 	var group sync.WaitGroup
 	for i, s := range addressSources {
-		group.Go(func() { found[i], failed[i] = h.addressesFrom(ctx, dom, macs, s.source) })
+		group.Go(func() { found[i], failed[i] = h.addressesFrom(ctx, dom, nics, s.source) })
 	}
 	group.Wait()
 	var report addressReport
 	for i, s := range addressSources {
 		switch {
 		case len(found[i]) > 0:
-			report.found = orderAddresses(found[i])
+			report.found = found[i]
 			return report, nil
 		case failed[i] != nil:
 			report.silent = append(report.silent, s.name+": "+saidByDaemon(failed[i]))
@@ -71,10 +100,13 @@ func (h *host) addresses(ctx context.Context, dom libvirt.Domain, macs []string)
 			return report, h.fault("reading the addresses of domain "+dom.Name, errors.Join(failed...))
 		}
 	}
+	for _, n := range nics {
+		report.found = append(report.found, n.static...)
+	}
 	return report, nil
 }
 
-func (h *host) addressesFrom(ctx context.Context, dom libvirt.Domain, macs []string, source libvirt.DomainInterfaceAddressesSource) ([]netip.Addr, error) {
+func (h *host) addressesFrom(ctx context.Context, dom libvirt.Domain, nics []nic, source libvirt.DomainInterfaceAddressesSource) ([]netip.Addr, error) {
 	doing := "reading the addresses of domain " + dom.Name
 	if source == libvirt.DomainInterfaceAddressesSrcAgent {
 		select {
@@ -93,7 +125,7 @@ func (h *host) addressesFrom(ctx context.Context, dom libvirt.Domain, macs []str
 	if errors.Is(context.Cause(ctx), errAgentSilent) { // the guest's fault, not the host's
 		return nil, errAgentSilent
 	}
-	return usableAddresses(reported, macs), err
+	return usableAddresses(reported, nics), err
 }
 
 var errAgentSilent = errors.New("it does not answer")
@@ -102,19 +134,28 @@ var errAgentSilent = errors.New("it does not answer")
 // clients can dial: those of interfaces with one of the domain's own MAC
 // addresses, without loopback, link-local, multicast and unspecified ones. The
 // guest agent reports all of those, and interfaces the guest made up itself.
-func usableAddresses(reported []libvirt.DomainInterface, macs []string) []netip.Addr {
+// Those of the first interface come first.
+func usableAddresses(reported []libvirt.DomainInterface, nics []nic) []netip.Addr {
 	var out []netip.Addr
-	for _, iface := range reported {
-		if len(iface.Hwaddr) == 0 || !slices.ContainsFunc(macs, func(mac string) bool { return strings.EqualFold(mac, iface.Hwaddr[0]) }) {
-			continue
-		}
-		for _, a := range iface.Addrs {
-			addr, err := netip.ParseAddr(a.Addr)
-			if err != nil {
+	for _, n := range nics {
+		var own []netip.Addr
+		for _, iface := range reported {
+			if len(iface.Hwaddr) == 0 || !strings.EqualFold(n.mac, iface.Hwaddr[0]) {
 				continue
 			}
-			addr = addr.Unmap().WithZone("")
-			if addr.IsGlobalUnicast() {
+			for _, a := range iface.Addrs {
+				addr, err := netip.ParseAddr(a.Addr)
+				if err != nil {
+					continue
+				}
+				addr = addr.Unmap().WithZone("")
+				if addr.IsGlobalUnicast() {
+					own = append(own, addr)
+				}
+			}
+		}
+		for _, addr := range orderAddresses(own) {
+			if !slices.Contains(out, addr) {
 				out = append(out, addr)
 			}
 		}

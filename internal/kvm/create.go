@@ -4,15 +4,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 
 	"github.com/digitalocean/go-libvirt"
 
-	"github.com/egressproxy/terraform-provider-egressproxy/internal/cloudinit"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
-	"github.com/egressproxy/terraform-provider-egressproxy/internal/proxy"
 )
 
 // Create implements egress.Backend.
+//
+// The machine's name is taken first, by a domain without disks that is marked as
+// unfinished: whatever is made afterwards belongs to a domain that the next run
+// finds, wherever this one stops.
 func (b *Backend) Create(ctx context.Context, spec egress.Spec) (egress.Instance, error) {
 	h, err := b.host(spec.ID)
 	if err != nil {
@@ -27,46 +30,58 @@ func (b *Backend) Create(ctx context.Context, spec egress.Spec) (egress.Instance
 	}
 	defer unlock()
 
-	dom, made, err := b.ensureDomain(ctx, h, spec)
+	if leftover, err := b.clearTheWay(ctx, h, spec.ID); err != nil {
+		return leftover, err
+	}
+	c, err := b.prepare(ctx, h, spec)
 	if err != nil {
-		if !made {
+		return egress.Instance{}, err
+	}
+	dom, claimed, err := b.claim(ctx, h, c)
+	if err != nil {
+		if !claimed {
 			return egress.Instance{}, err
 		}
-		return b.whatExists(ctx, h, spec.ID), err
+		return b.whatExists(ctx, h, spec.ID, c.machine.UUID), err
 	}
-	return b.finish(ctx, h, dom, spec)
+	return b.complete(ctx, h, dom, c)
 }
 
-// ensureDomain makes sure that the domain is defined as spec wants it. made
-// tells whether anything of this instance exists afterwards, also beside an
-// error.
+// clearTheWay makes sure that no domain has the instance's name. One of ours
+// that is unfinished is what a run left that was killed: it goes, unless its run
+// is alive. When that fails, the leftover is returned.
 //
-// An unfinished domain of ours is what an interrupted run left. Its image stays
-// and all else is made anew: whether its seed holds today's passwords cannot be
-// known, and nothing depends on it yet.
-func (b *Backend) ensureDomain(ctx context.Context, h *host, spec egress.Spec) (dom libvirt.Domain, made bool, err error) {
-	content, err := seedISO(spec, MACAddress(h.name, spec.ID.Name))
-	if err != nil {
-		return libvirt.Domain{}, false, h.fault("building the seed of instance "+spec.ID.Name, err)
+// It is not continued: whether its seed holds today's passwords cannot be known,
+// and nothing depends on it yet. The base image stays.
+func (b *Backend) clearTheWay(ctx context.Context, h *host, id egress.ProviderID) (egress.Instance, error) {
+	dom, err := h.findDomain(ctx, id.Name)
+	if errors.Is(err, egress.ErrNotFound) {
+		return egress.Instance{}, nil
 	}
-	dom, err = h.findDomain(ctx, spec.ID.Name)
-	switch {
-	case errors.Is(err, egress.ErrNotFound):
-		return b.define(ctx, h, spec, content)
-	case err != nil:
-		return libvirt.Domain{}, false, err
+	if err != nil {
+		return egress.Instance{}, err
 	}
 	found, err := h.readDomain(ctx, dom)
 	if err != nil {
-		return libvirt.Domain{}, false, err
+		return egress.Instance{}, err
 	}
 	if found.metaErr != nil || !found.meta.Unfinished {
-		return libvirt.Domain{}, false, alreadyExists(h, spec.ID, found.metaErr)
+		return egress.Instance{}, alreadyExists(h, id, found.metaErr)
 	}
-	if err := b.remove(ctx, h, dom, found.meta, 0); err != nil {
-		return libvirt.Domain{}, true, err
+	alive, err := b.isBeingMade(ctx, h, dom, found.meta)
+	if err != nil {
+		return egress.Instance{}, err
 	}
-	return b.define(ctx, h, spec, content)
+	if alive {
+		return egress.Instance{}, &egress.Fault{Kind: egress.ErrAlreadyExists, Doing: "creating instance " + id.Name, Host: h.name, Attribute: "name",
+			Cause: fmt.Errorf("another run is creating an instance %s at this moment", id.Name),
+			Remedy: "If it is the same configuration, let that run end, then plan again. If it is another one, choose another name: " +
+				"a name can be used once on a host."}
+	}
+	if err := b.remove(ctx, h, dom, found, 0); err != nil {
+		return b.whatExists(ctx, h, id, uuidOf(dom)), err
+	}
+	return egress.Instance{}, nil
 }
 
 // alreadyExists says what is in the way of a new instance.
@@ -75,148 +90,190 @@ func alreadyExists(h *host, id egress.ProviderID, foreign error) error {
 	remedy := "If it is yours and not in any Terraform state, adopt it with: terraform import ADDRESS " + id.String() + ". Otherwise choose another name."
 	if foreign != nil {
 		cause = fmt.Errorf("domain %s exists already and was not made by this provider", id.Name)
-		remedy = "Choose another name, or rename or remove that domain."
+		remedy = "Adopt it with terraform import ADDRESS " + id.String() + ", choose another name, or rename or remove that domain."
 	}
 	return &egress.Fault{Kind: egress.ErrAlreadyExists, Doing: "creating instance " + id.Name, Host: h.name, Cause: cause, Remedy: remedy, Attribute: "name"}
 }
 
-// define makes the volumes and the domain, everything that can be refused
-// first. No domain of this name exists. What it made is taken back when a later
-// step fails: without a domain, nothing would ever find it again.
-func (b *Backend) define(ctx context.Context, h *host, spec egress.Spec, seed []byte) (dom libvirt.Domain, made bool, err error) {
-	pool, err := h.findPool(ctx, spec.KVM.Pool)
+// creation is an instance about to be made: all that was found out before its
+// first trace.
+type creation struct {
+	spec    egress.Spec
+	pool    storagePool
+	base    baseImage
+	meta    metadata
+	machine machine
+	seed    []byte
+}
+
+// prepare finds out everything that can be refused, and has the base image
+// ready. Nothing of the instance itself is made.
+func (b *Backend) prepare(ctx context.Context, h *host, spec egress.Spec) (creation, error) {
+	c := creation{spec: spec}
+	macs := interfaceMACs(h.name, spec.ID.Name, spec.KVM.Interfaces)
+	var err error
+	if c.seed, err = seedISO(spec, macs); err != nil {
+		return creation{}, h.fault("building the seed of instance "+spec.ID.Name, err)
+	}
+	if c.pool, err = h.findPool(ctx, spec.KVM.Pool); err != nil {
+		return creation{}, err
+	}
+	if err := h.checkNetworks(ctx, spec.KVM.Interfaces); err != nil {
+		return creation{}, err
+	}
+	target, err := h.choosePlatform(ctx, spec)
 	if err != nil {
-		return libvirt.Domain{}, false, err
+		return creation{}, err
 	}
-	if err := h.checkNetwork(ctx, spec.KVM.Interfaces[0].Network); err != nil {
-		return libvirt.Domain{}, false, err
+	c.machine = machine{Name: spec.ID.Name, UUID: newUUID(), Description: spec.Description, Spec: *spec.KVM, Platform: target, MACs: macs}
+	c.meta = newMetadata(spec, c.machine.UUID, b.now())
+	if _, err := c.meta.encode(); err != nil { // before the download
+		return creation{}, h.fault("describing instance "+spec.ID.Name, err)
 	}
-	caps, err := h.capabilities(ctx)
+	c.base, err = h.ensureBase(ctx, c.pool, spec.KVM.Image, func(capacity uint64) error { return checkDiskSize(h, spec, capacity) })
 	if err != nil {
-		return libvirt.Domain{}, false, err
+		return creation{}, err
 	}
-	target, err := choosePlatform(caps, spec.KVM.VirtType)
+	c.machine.MetadataXML, err = c.meta.encode()
+	return c, h.fault("describing instance "+spec.ID.Name, err)
+}
+
+// claim takes the instance's name. libvirt defines no second domain of a name,
+// so of two runs one gets it. claimed tells, beside an error, whether the domain
+// may be there all the same.
+func (b *Backend) claim(ctx context.Context, h *host, c creation) (dom libvirt.Domain, claimed bool, err error) {
+	doing := "claiming the name " + c.machine.Name
+	definition, err := placeholderXML(c.machine)
 	if err != nil {
-		return libvirt.Domain{}, false, &egress.Fault{Kind: egress.ErrPermanent, Doing: "choosing the kind of machine for " + spec.ID.Name, Host: h.name, Cause: err,
-			Attribute: "kvm.virt_type", Remedy: "Leave kvm.virt_type out to use what the host can do."}
+		return libvirt.Domain{}, false, h.fault(doing, err)
 	}
-	metadataXML, err := newMetadata(spec, b.now()).encode()
-	if err != nil {
-		return libvirt.Domain{}, false, h.fault("describing instance "+spec.ID.Name, err)
-	}
-	base, err := h.ensureBase(ctx, pool, spec.KVM.Image, func(capacity uint64) error { return checkDiskSize(h, spec, capacity) })
-	if err != nil {
-		return libvirt.Domain{}, false, err
-	}
-	dom, err = h.defineOnBase(ctx, pool, spec, machine{Name: spec.ID.Name, Spec: *spec.KVM, Platform: target, MAC: MACAddress(h.name, spec.ID.Name), MetadataXML: metadataXML}, base, seed)
+	dom, err = h.defineDomain(ctx, doing, definition)
 	if err == nil {
 		return dom, true, nil
 	}
+	// An answer that was lost may have been a yes.
 	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
-	// A definition whose answer was lost may have taken effect.
-	if _, findErr := h.findDomain(cleanup, spec.ID.Name); !errors.Is(findErr, egress.ErrNotFound) {
+	found, findErr := h.findDomain(cleanup, c.machine.Name)
+	switch {
+	case errors.Is(findErr, egress.ErrNotFound):
+		return libvirt.Domain{}, false, err
+	case findErr != nil:
 		return libvirt.Domain{}, true, err
+	case uuidOf(found) == c.machine.UUID:
+		return found, true, nil
 	}
-	if cleanupErr := h.deleteInstanceVolumes(cleanup, spec.ID.Name, pool.Name); cleanupErr != nil {
-		return libvirt.Domain{}, true, errors.Join(err, cleanupErr)
+	if other, readErr := h.readDomain(cleanup, found); readErr == nil {
+		return libvirt.Domain{}, false, alreadyExists(h, c.spec.ID, other.metaErr)
 	}
 	return libvirt.Domain{}, false, err
 }
 
-func (h *host) defineOnBase(ctx context.Context, pool storagePool, spec egress.Spec, m machine, base baseImage, seed []byte) (dom libvirt.Domain, err error) {
-	if m.Overlay, err = h.createOverlay(ctx, pool, spec, base); err != nil {
-		return libvirt.Domain{}, err
+// complete turns a claimed name into a machine whose proxy forwards. Until it is
+// started, a failure takes everything back; from then on it is kept to be looked
+// at.
+func (b *Backend) complete(ctx context.Context, h *host, dom libvirt.Domain, c creation) (egress.Instance, error) {
+	ctx, stopBeating := b.keepBeating(ctx, h, dom, c.meta)
+	defer stopBeating()
+	err := b.furnish(ctx, h, dom, c)
+	if err != nil {
+		stopBeating()
+		if !b.takeBack(ctx, h, dom) {
+			return b.whatExists(ctx, h, c.spec.ID, c.machine.UUID), takenAwayOr(ctx, h, dom, err)
+		}
+		return egress.Instance{}, takenAwayOr(ctx, h, dom, err)
 	}
-	if m.Seed, err = h.createSeed(ctx, pool.StoragePool, spec.ID.Name, seed); err != nil {
-		return libvirt.Domain{}, err
+	instance, err := b.finish(ctx, h, dom, c, stopBeating)
+	if err != nil {
+		stopBeating()
+		return b.whatExists(ctx, h, c.spec.ID, c.machine.UUID), takenAwayOr(ctx, h, dom, err)
 	}
-	doing := "defining domain " + spec.ID.Name
+	return instance, nil
+}
+
+// takenAwayOr gives the reason why ctx ended, where that was the domain's
+// removal by others, and otherwise err.
+func takenAwayOr(ctx context.Context, h *host, dom libvirt.Domain, err error) error {
+	if !errors.Is(context.Cause(ctx), errTakenAway) {
+		return err
+	}
+	return &egress.Fault{Kind: egress.ErrAlreadyExists, Doing: "creating instance " + dom.Name, Host: h.name, Cause: errTakenAway, Attribute: "name",
+		Remedy: "Two configurations may use the same name on this host: see who has it now, and choose another name for one of them."}
+}
+
+// furnish makes the volumes, defines the domain with them, and says whether it
+// starts with its host.
+func (b *Backend) furnish(ctx context.Context, h *host, dom libvirt.Domain, c creation) error {
+	m := c.machine
+	var err error
+	if m.Overlay, err = h.createOverlay(ctx, c.pool, c.meta.Volumes.Root, c.spec, c.base); err != nil {
+		return err
+	}
+	if m.Seed, err = h.createSeed(ctx, c.pool.StoragePool, c.meta.Volumes.Seed, c.seed); err != nil {
+		return err
+	}
+	doing := "defining domain " + m.Name
 	definition, err := domainXML(m)
 	if err != nil {
-		return libvirt.Domain{}, h.fault(doing, err)
+		return h.fault(doing, err)
 	}
-	return write(ctx, h, doing, func(lv *libvirt.Libvirt) (libvirt.Domain, error) {
-		return lv.DomainDefineXMLFlags(definition, libvirt.DomainDefineValidate)
-	})
+	if _, err := h.defineDomain(ctx, doing, definition); err != nil {
+		return err
+	}
+	if !c.spec.KVM.Autostart {
+		return nil
+	}
+	return h.setAutostart(ctx, dom, true)
+}
+
+// takeBack removes what was made of an instance that was never started. It
+// tells whether nothing is left.
+func (b *Backend) takeBack(ctx context.Context, h *host, dom libvirt.Domain) bool {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
+	defer cancel()
+	found, err := h.readDomain(ctx, dom)
+	if errors.Is(err, egress.ErrNotFound) { // another run took it away, volumes first
+		return true
+	}
+	return err == nil && b.remove(ctx, h, dom, found, 0) == nil
 }
 
 // finish starts the machine, waits until its proxy forwards, and clears the
 // unfinished mark.
-func (b *Backend) finish(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec) (egress.Instance, error) {
-	addresses, err := b.startAndAwait(ctx, h, dom, spec)
-	if err != nil {
-		return b.whatExists(ctx, h, spec.ID), err
-	}
+func (b *Backend) finish(ctx context.Context, h *host, dom libvirt.Domain, c creation, stopBeating func()) (egress.Instance, error) {
 	made, err := h.readDomain(ctx, dom)
-	if err == nil && made.metaErr != nil {
-		err = h.unreadable("reading the metadata of domain "+dom.Name, made.metaErr)
-	}
-	if err == nil {
-		made.meta.Unfinished = false
-		err = h.setMetadata(ctx, dom, made.meta)
-	}
 	if err != nil {
-		return b.whatExists(ctx, h, spec.ID), err
+		return egress.Instance{}, err
 	}
-	instance := describe(spec.ID, made, domainState{State: libvirt.DomainRunning}, spec.KVM.DiskGiB)
+	state := domainState{State: libvirt.DomainShutoff}
+	var addresses []netip.Addr
+	if !c.spec.Stopped {
+		if addresses, err = b.startAndAwait(ctx, h, dom, made, launch{state: state}, c.spec); err != nil {
+			return egress.Instance{}, err
+		}
+		state.State = libvirt.DomainRunning
+	}
+	stopBeating()
+	made.meta = c.meta
+	made.meta.Unfinished = false
+	if err := h.setMetadata(ctx, dom, made.meta); err != nil {
+		return egress.Instance{}, err
+	}
+	instance := describe(c.spec.ID, observation{domain: made, state: state, autostart: c.spec.KVM.Autostart, diskGiB: c.spec.KVM.DiskGiB})
 	instance.Addresses = addresses
-	instance.Ready = true
+	instance.Ready = !c.spec.Stopped
 	return instance, nil
 }
 
 // whatExists describes an instance after a failure, in a time of its own, so
 // that what was made is known even when the failure was a time-out. What
 // cannot be read is left out; the ID is always there.
-func (b *Backend) whatExists(ctx context.Context, h *host, id egress.ProviderID) egress.Instance {
+func (b *Backend) whatExists(ctx context.Context, h *host, id egress.ProviderID, uuid string) egress.Instance {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	instance, err := b.inspect(ctx, h, id)
-	if err != nil {
-		return egress.Instance{ID: id, State: egress.Provisioning, Unfinished: true}
+	if err != nil || instance.UID != uuid {
+		return egress.Instance{ID: id, UID: uuid, State: egress.Provisioning, Unfinished: true, KVM: &egress.KVMInstance{UUID: uuid}}
 	}
 	return instance
-}
-
-// seedISO renders what configures the machine on its first boot: a person's own
-// part, then ours, which cloud-init merges into it.
-func seedISO(spec egress.Spec, mac string) ([]byte, error) {
-	var parts []cloudinit.Part
-	if !spec.UserData.IsZero() {
-		own := []byte(spec.UserData.Reveal())
-		contentType, err := cloudinit.DetectContentType(own)
-		if err != nil {
-			attribute := "user_data"
-			if spec.UserDataVersion > 0 {
-				attribute = "user_data_wo"
-			}
-			return nil, &egress.Fault{Kind: egress.ErrPermanent, Doing: "reading user-data", Cause: err, Attribute: attribute}
-		}
-		parts = append(parts, cloudinit.Part{ContentType: contentType, Name: "user-data", Content: own})
-	}
-	if spec.Proxy != nil {
-		setup, err := proxy.Render(*spec.Proxy)
-		if err != nil {
-			return nil, err
-		}
-		files := make([]cloudinit.File, len(setup.Files))
-		for i, f := range setup.Files {
-			files[i] = cloudinit.File(f)
-		}
-		config, err := cloudinit.CloudConfig(cloudinit.Config{BootCommands: setup.BootCommands, Files: files, Commands: setup.Commands})
-		if err != nil {
-			return nil, err
-		}
-		parts = append(parts, cloudinit.Part{ContentType: "text/cloud-config", Name: "egressproxy.cfg", Content: config})
-	}
-	userData, err := cloudinit.UserData(parts...)
-	if err != nil {
-		return nil, err
-	}
-	return cloudinit.Seed{
-		InstanceID:    instanceID(spec),
-		Hostname:      spec.ID.Name,
-		UserData:      userData,
-		NetworkConfig: cloudinit.NetworkConfigDHCP(mac),
-	}.ISO()
 }

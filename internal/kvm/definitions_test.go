@@ -18,6 +18,8 @@ import (
 
 var update = flag.Bool("update", false, "write the golden files instead of comparing with them")
 
+const exampleUUID = "0b5e9f2c-1d3a-4c6b-8e7f-0a1b2c3d4e5f"
+
 // exampleSpec is an instance with everything set.
 func exampleSpec() egress.Spec {
 	return egress.Spec{
@@ -39,22 +41,36 @@ func exampleSpec() egress.Spec {
 
 func TestDomainXMLMatchesGoldenFile(t *testing.T) {
 	for name, edit := range map[string]func(*machine){
-		"kvm-x86_64":    func(m *machine) {},
-		"qemu-x86_64":   func(m *machine) { m.Platform.VirtType, m.Platform.CPUMode = "qemu", "maximum" },
-		"kvm-aarch64":   func(m *machine) { m.Platform.Arch, m.Platform.Machine = "aarch64", "virt" },
+		"kvm-x86_64":  func(m *machine) {},
+		"qemu-x86_64": func(m *machine) { m.Platform.VirtType, m.Platform.CPUMode = "qemu", "maximum" },
+		"kvm-aarch64": func(m *machine) {
+			m.Platform.Arch, m.Platform.Machine, m.Platform.Firmware = "aarch64", "virt", "efi"
+		},
+		"efi":         func(m *machine) { m.Platform.Firmware = "efi" },
+		"secure-boot": func(m *machine) { m.Platform.Firmware, m.Spec.SecureBoot = "efi", true },
+		"console-log": func(m *machine) { m.Spec.ConsoleLog = "/var/log/egress/ci-egress-1.log" },
+		"described":   func(m *machine) { m.Description = `the "first" <proxy> & its note` },
+		"interfaces": func(m *machine) {
+			m.Spec.Interfaces = []egress.Interface{
+				{Network: "lan", Portgroup: "proxies", MTU: 1400},
+				{Bridge: "br0", VLAN: 42, Model: "e1000e", MAC: "52:54:00:AA:BB:CC"},
+				{Macvtap: "eno1"},
+			}
+			m.MACs = interfaceMACs("hv1", m.Name, m.Spec.Interfaces)
+		},
 		"logical-disks": func(m *machine) { m.Overlay = disk{Path: "/dev/vg0/root", Block: true} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := exampleSpec()
-			meta, err := newMetadata(spec, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)).encode()
+			meta, err := newMetadata(spec, exampleUUID, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)).encode()
 			if err != nil {
 				t.Fatal(err)
 			}
 			m := machine{
-				Name: spec.ID.Name, Spec: *spec.KVM, MAC: MACAddress("hv1", spec.ID.Name), MetadataXML: meta,
-				Platform: platform{VirtType: "kvm", Arch: "x86_64", Machine: "q35", CPUMode: "host-passthrough"},
-				Overlay:  disk{Path: "/var/lib/libvirt/images/egressproxy-ci-egress-1-root.qcow2"},
-				Seed:     disk{Path: "/var/lib/libvirt/images/egressproxy-ci-egress-1-seed.iso"},
+				Name: spec.ID.Name, UUID: exampleUUID, Spec: *spec.KVM, MACs: []string{MACAddress("hv1", spec.ID.Name)}, MetadataXML: meta,
+				Platform: platform{VirtType: "kvm", Arch: "x86_64", Machine: "q35", CPUMode: "host-passthrough", Firmware: "bios"},
+				Overlay:  disk{Path: "/var/lib/libvirt/images/egressproxy-ci-egress-1-root-0b5e9f2c.qcow2"},
+				Seed:     disk{Path: "/var/lib/libvirt/images/egressproxy-ci-egress-1-seed-0b5e9f2c.iso"},
 			}
 			edit(&m)
 			got, err := domainXML(m)
@@ -99,11 +115,11 @@ func compareGolden(t *testing.T, name, got string) {
 func TestDefinitionIsReadBackAsTheInstanceItWasMadeFrom(t *testing.T) {
 	spec := exampleSpec()
 	created := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	meta, err := newMetadata(spec, created).encode()
+	meta, err := newMetadata(spec, exampleUUID, created).encode()
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := domainXML(machine{Name: spec.ID.Name, Spec: *spec.KVM, MAC: "52:54:00:AA:BB:CC", MetadataXML: meta, Platform: platform{VirtType: "kvm", Arch: "x86_64", Machine: "q35"}})
+	text, err := domainXML(machine{Name: spec.ID.Name, UUID: exampleUUID, Spec: *spec.KVM, MACs: []string{"52:54:00:AA:BB:CC"}, MetadataXML: meta, Platform: platform{VirtType: "kvm", Arch: "x86_64", Machine: "q35", CPUMode: "host-model", Firmware: "bios"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,13 +131,13 @@ func TestDefinitionIsReadBackAsTheInstanceItWasMadeFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got := describe(spec.ID, domain{Domain: definition, meta: parsed}, domainState{State: 1}, 4)
+	got := describe(spec.ID, observation{domain: domain{Domain: definition, meta: parsed}, state: domainState{State: 1}, diskGiB: 4, pool: "default", autostart: true})
 	proxy := *spec.Proxy
 	proxy.Clients = map[string]egress.Client{"ci": {PasswordVersion: 2, AllowDomains: []string{".github.com"}}}
 	want := egress.Instance{
-		ID: spec.ID, State: egress.Provisioning, Unfinished: true, Tags: spec.Tags, ConfigHash: spec.ConfigHash(),
+		ID: spec.ID, UID: exampleUUID, State: egress.Provisioning, Unfinished: true, Tags: spec.Tags, ConfigHash: spec.ConfigHash(),
 		Proxy: &proxy, HealthCheck: spec.HealthCheck, UserDataVersion: 3, CreatedAt: created,
-		KVM: &egress.KVMInstance{MAC: "52:54:00:aa:bb:cc", VCPUs: 1, MemoryMiB: 512, DiskGiB: 4, Image: "debian12",
+		KVM: &egress.KVMInstance{UUID: exampleUUID, CPUMode: "host-model", Firmware: "bios", Autostart: true, MAC: "52:54:00:aa:bb:cc", VCPUs: 1, MemoryMiB: 512, DiskGiB: 4, Image: "debian12",
 			ImageSHA256: spec.KVM.Image.SHA256, Pool: "default", Interfaces: []egress.Interface{{Network: "default", MAC: "52:54:00:aa:bb:cc"}}, VirtType: "kvm"},
 	}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(egress.Secret{})); diff != "" {
@@ -130,7 +146,7 @@ func TestDefinitionIsReadBackAsTheInstanceItWasMadeFrom(t *testing.T) {
 }
 
 func TestMetadataHoldsNoPassword(t *testing.T) {
-	text, err := newMetadata(exampleSpec(), time.Now()).encode()
+	text, err := newMetadata(exampleSpec(), exampleUUID, time.Now()).encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +156,7 @@ func TestMetadataHoldsNoPassword(t *testing.T) {
 }
 
 func TestMetadataIsFoundAmongThatOfOtherTools(t *testing.T) {
-	ours, err := newMetadata(exampleSpec(), time.Now()).encode()
+	ours, err := newMetadata(exampleSpec(), exampleUUID, time.Now()).encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +186,7 @@ func TestMetadataRefusesTagsXMLCannotCarry(t *testing.T) {
 	for _, value := range []string{"bell\a", "bad\xffutf8", "line\nbreak"} {
 		spec := exampleSpec()
 		spec.Tags = egress.Tags{"note": value}
-		_, err := newMetadata(spec, time.Now()).encode()
+		_, err := newMetadata(spec, exampleUUID, time.Now()).encode()
 		var fault *egress.Fault
 		if !errors.As(err, &fault) || fault.Attribute != "tags" {
 			t.Errorf("%q: got %v, want a fault of attribute tags", value, err)
@@ -179,7 +195,7 @@ func TestMetadataRefusesTagsXMLCannotCarry(t *testing.T) {
 }
 
 func FuzzParseMetadataNeverPanics(f *testing.F) {
-	text, err := newMetadata(exampleSpec(), time.Now()).encode()
+	text, err := newMetadata(exampleSpec(), exampleUUID, time.Now()).encode()
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -2,14 +2,12 @@ package kvm
 
 import (
 	"context"
-	"errors"
-	"sync"
+	"fmt"
 	"time"
 
 	"github.com/digitalocean/go-libvirt"
 	"libvirt.org/go/libvirtxml"
 
-	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm/connection"
 )
 
@@ -130,6 +128,31 @@ type domain struct {
 	metaErr error
 }
 
+// uuidOf gives a domain's UUID as its definition has it.
+func uuidOf(dom libvirt.Domain) string {
+	u := dom.UUID
+	return fmt.Sprintf("%x-%x-%x-%x-%x", u[:4], u[4:6], u[6:8], u[8:10], u[10:])
+}
+
+// defineDomain stores a definition, over that of the same name and UUID where
+// there is one.
+func (h *host) defineDomain(ctx context.Context, doing, definition string) (libvirt.Domain, error) {
+	return write(ctx, h, doing, func(lv *libvirt.Libvirt) (libvirt.Domain, error) {
+		return lv.DomainDefineXMLFlags(definition, libvirt.DomainDefineValidate)
+	})
+}
+
+// setAutostart says whether the domain starts with its host.
+func (h *host) setAutostart(ctx context.Context, dom libvirt.Domain, on bool) error {
+	value := int32(0)
+	if on {
+		value = 1
+	}
+	return h.do(ctx, "setting the autostart of domain "+dom.Name, func(lv *libvirt.Libvirt) error {
+		return lv.DomainSetAutostart(dom, value)
+	})
+}
+
 func (h *host) readDomain(ctx context.Context, dom libvirt.Domain) (domain, error) {
 	doing := "reading the definition of domain " + dom.Name
 	text, err := read(ctx, h, doing, func(lv *libvirt.Libvirt) (string, error) {
@@ -164,10 +187,15 @@ func (h *host) setMetadata(ctx context.Context, dom libvirt.Domain, meta metadat
 	})
 }
 
-// startDomain starts a domain that is shut off.
-func (h *host) startDomain(ctx context.Context, dom libvirt.Domain) error {
+// startDomain starts a domain that is shut off. afresh discards what it was
+// saved as, which would bring its old definition back.
+func (h *host) startDomain(ctx context.Context, dom libvirt.Domain, afresh bool) error {
+	var flags libvirt.DomainCreateFlags
+	if afresh {
+		flags = libvirt.DomainStartForceBoot
+	}
 	err := h.do(ctx, "starting domain "+dom.Name, func(lv *libvirt.Libvirt) error {
-		_, err := lv.DomainCreateWithFlags(dom, 0)
+		_, err := lv.DomainCreateWithFlags(dom, uint32(flags))
 		return err
 	})
 	if isCode(err, libvirt.ErrOperationInvalid) {
@@ -178,64 +206,4 @@ func (h *host) startDomain(ctx context.Context, dom libvirt.Domain) error {
 		}
 	}
 	return err
-}
-
-// checkNetwork makes sure, before anything is made, that the machine will find
-// its network.
-func (h *host) checkNetwork(ctx context.Context, name string) error {
-	doing := "looking up network " + name
-	active, err := read(ctx, h, doing, func(lv *libvirt.Libvirt) (bool, error) {
-		network, err := lv.NetworkLookupByName(name)
-		if err != nil {
-			return false, err
-		}
-		active, err := lv.NetworkIsActive(network)
-		return active != 0, err
-	})
-	switch {
-	case isCode(err, libvirt.ErrNoNetwork):
-		return &egress.Fault{Kind: egress.ErrPermanent, Doing: doing, Host: h.name, Cause: errors.New("there is no such network"), Attribute: "kvm.network",
-			Remedy: "Name a libvirt network of the host (virsh net-list --all), or define this one."}
-	case err != nil:
-		return err
-	case !active:
-		return &egress.Fault{Kind: egress.ErrPermanent, Doing: doing, Host: h.name, Cause: errors.New("the network is not active"), Attribute: "kvm.network",
-			Remedy: "Start it on the host: virsh net-start " + name}
-	}
-	return nil
-}
-
-// keyedLocks gives each key a lock that can be waited for with a context.
-type keyedLocks struct {
-	mutex sync.Mutex
-	held  map[string]chan struct{}
-}
-
-// lock waits until nobody holds key, and holds it until the returned function
-// is called.
-func (l *keyedLocks) lock(ctx context.Context, key string) (unlock func(), err error) {
-	for {
-		l.mutex.Lock()
-		if l.held == nil {
-			l.held = make(map[string]chan struct{})
-		}
-		released, busy := l.held[key]
-		if !busy {
-			mine := make(chan struct{})
-			l.held[key] = mine
-			l.mutex.Unlock()
-			return func() {
-				l.mutex.Lock()
-				delete(l.held, key)
-				l.mutex.Unlock()
-				close(mine)
-			}, nil
-		}
-		l.mutex.Unlock()
-		select {
-		case <-released:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
 }

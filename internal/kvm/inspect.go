@@ -9,7 +9,6 @@ import (
 	"sync"
 
 	"github.com/digitalocean/go-libvirt"
-	"libvirt.org/go/libvirtxml"
 
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 )
@@ -45,13 +44,13 @@ func (b *Backend) listHost(ctx context.Context, h *host, tags egress.Tags) ([]eg
 	var out []egress.Instance
 	for _, dom := range domains {
 		id := egress.ProviderID{Backend: egress.KVM, Location: h.name, Name: dom.Name}
-		instance, err := b.inspectDomain(ctx, h, id, dom)
+		instance, err := b.inspectOwn(ctx, h, id, dom, tags)
 		switch {
 		case errors.Is(err, egress.ErrUnreachable):
 			return nil, err
 		case ctx.Err() != nil:
 			return nil, h.fault("listing domains", ctx.Err())
-		case err != nil || instance.ConfigHash == "" || !instance.Tags.Contains(tags):
+		case err != nil:
 			continue
 		}
 		out = append(out, instance)
@@ -60,34 +59,46 @@ func (b *Backend) listHost(ctx context.Context, h *host, tags egress.Tags) ([]eg
 	return out, nil
 }
 
+// errNotWanted keeps a domain out of a list.
+var errNotWanted = errors.New("not one of ours with these tags")
+
+// inspectOwn reads a domain if it is one of ours that carries tags.
+func (b *Backend) inspectOwn(ctx context.Context, h *host, id egress.ProviderID, dom libvirt.Domain, tags egress.Tags) (egress.Instance, error) {
+	found, err := h.readDomain(ctx, dom)
+	if err != nil {
+		return egress.Instance{}, err
+	}
+	if found.metaErr != nil || !found.meta.Tags.Contains(tags) {
+		return egress.Instance{}, errNotWanted
+	}
+	return b.inspectDomain(ctx, h, id, dom, found)
+}
+
 // inspect reads the instance as the host has it.
 func (b *Backend) inspect(ctx context.Context, h *host, id egress.ProviderID) (egress.Instance, error) {
 	dom, err := h.findDomain(ctx, id.Name)
 	if err != nil {
 		return egress.Instance{}, err
 	}
-	return b.inspectDomain(ctx, h, id, dom)
-}
-
-func (b *Backend) inspectDomain(ctx context.Context, h *host, id egress.ProviderID, dom libvirt.Domain) (egress.Instance, error) {
 	found, err := h.readDomain(ctx, dom)
 	if err != nil {
 		return egress.Instance{}, err
 	}
+	return b.inspectDomain(ctx, h, id, dom, found)
+}
+
+// inspectDomain completes a definition by what only the daemon knows.
+func (b *Backend) inspectDomain(ctx context.Context, h *host, id egress.ProviderID, dom libvirt.Domain, found domain) (egress.Instance, error) {
 	if found.metaErr != nil && !errors.Is(found.metaErr, errForeign) {
 		return egress.Instance{}, h.unreadable("reading the metadata of domain "+dom.Name, found.metaErr)
 	}
-	state, err := h.domainState(ctx, dom)
+	seen, err := h.observeMachine(ctx, dom, found)
 	if err != nil {
 		return egress.Instance{}, err
 	}
-	diskGiB, err := h.rootDiskGiB(ctx, dom, found.Domain)
-	if err != nil {
-		return egress.Instance{}, err
-	}
-	instance := describe(id, found, state, diskGiB)
-	if state.State == libvirt.DomainRunning && found.metaErr == nil {
-		report, err := h.addresses(ctx, dom, macsOf(found.Domain))
+	instance := describe(id, seen)
+	if seen.state.State == libvirt.DomainRunning {
+		report, err := h.addresses(ctx, dom, nicsOf(found))
 		if err != nil {
 			return egress.Instance{}, err
 		}
@@ -96,88 +107,74 @@ func (b *Backend) inspectDomain(ctx context.Context, h *host, id egress.Provider
 	return instance, nil
 }
 
-// describe puts together what a domain's definition, our metadata in it and its
-// state say.
-func describe(id egress.ProviderID, definition domain, state domainState, diskGiB int) egress.Instance {
-	meta := definition.meta
-	machine := &egress.KVMInstance{
-		UUID:        definition.UUID,
-		MemoryMiB:   memoryMiB(definition.Memory),
-		DiskGiB:     diskGiB,
-		Image:       meta.Image.Name,
-		ImageSHA256: meta.Image.SHA256,
-		Pool:        meta.Pool,
-		VirtType:    definition.Type,
+// observation is what was found out about a domain.
+type observation struct {
+	domain
+	state     domainState
+	autostart bool
+	// diskGiB is the root disk's size in whole GiB, 0 when not known.
+	diskGiB int
+	// pool is the root disk's; empty when it is in none.
+	pool string
+	// missing is KVMInstance.MissingVolumes.
+	missing []string
+}
+
+// observeMachine finds out what a definition does not tell.
+func (h *host) observeMachine(ctx context.Context, dom libvirt.Domain, found domain) (observation, error) {
+	seen := observation{domain: found, pool: found.meta.Pool}
+	var err error
+	if seen.state, err = h.domainState(ctx, dom); err != nil {
+		return observation{}, err
 	}
-	if definition.VCPU != nil {
-		machine.VCPUs = int(definition.VCPU.Value)
+	if seen.autostart, err = h.autostart(ctx, dom); err != nil {
+		return observation{}, err
 	}
-	if definition.Devices != nil && len(definition.Devices.Interfaces) > 0 {
-		first := definition.Devices.Interfaces[0]
-		if first.MAC != nil {
-			machine.MAC = strings.ToLower(first.MAC.Address)
-		}
-		if first.Source != nil && first.Source.Network != nil {
-			machine.Interfaces = []egress.Interface{{Network: first.Source.Network.Network, MAC: machine.MAC}}
-		}
+	if err := h.observeDisks(ctx, dom, &seen); err != nil {
+		return observation{}, err
 	}
+	return seen, nil
+}
+
+// describe puts together what a domain's definition, our metadata in it and the
+// daemon say.
+func describe(id egress.ProviderID, seen observation) egress.Instance {
+	meta := seen.meta
+	machine := readMachine(seen.Domain, meta.Interfaces)
+	machine.UUID = seen.UUID
+	machine.DiskGiB = seen.diskGiB
+	machine.Image = meta.Image.Name
+	machine.ImageSHA256 = meta.Image.SHA256
+	machine.ImageVolume = meta.Image.Volume
+	machine.Pool = seen.pool
+	machine.Autostart = seen.autostart
+	machine.MissingVolumes = seen.missing
 	return egress.Instance{
 		ID:          id,
-		UID:         definition.UUID,
-		Foreign:     errors.Is(definition.metaErr, errForeign),
-		State:       state.instanceState(meta.Unfinished),
+		UID:         seen.UUID,
+		Foreign:     errors.Is(seen.metaErr, errForeign),
+		Description: readDescription(seen.Domain),
+		State:       seen.state.instanceState(meta.Unfinished),
 		Unfinished:  meta.Unfinished,
 		Tags:        meta.Tags,
 		ConfigHash:  meta.ConfigHash,
 		Proxy:       meta.Proxy,
 		HealthCheck: meta.HealthCheck,
 		CreatedAt:   meta.CreatedAt,
-		KVM:         machine,
+		KVM:         &machine,
 
 		UserDataVersion: meta.UserDataVersion,
 	}
 }
 
-// memoryMiB converts a definition's memory, whose unit libvirt normalises to
-// KiB when it hands it back.
-func memoryMiB(m *libvirtxml.DomainMemory) int {
-	if m == nil {
-		return 0
-	}
-	perUnit := map[string]uint64{"b": 1, "bytes": 1, "": 1 << 10, "KiB": 1 << 10, "k": 1 << 10, "MiB": 1 << 20, "M": 1 << 20, "GiB": 1 << 30, "G": 1 << 30}
-	return int(uint64(m.Value) * perUnit[m.Unit] >> 20)
-}
-
-// rootDiskGiB reads the size of a domain's first disk, 0 when it has none or
-// the disk is gone.
-func (h *host) rootDiskGiB(ctx context.Context, dom libvirt.Domain, definition libvirtxml.Domain) (int, error) {
-	if definition.Devices == nil || len(definition.Devices.Disks) == 0 {
-		return 0, nil
-	}
-	first := definition.Devices.Disks[0]
-	if first.Target == nil {
-		return 0, nil
-	}
-	doing := "reading the size of disk " + first.Target.Dev + " of domain " + dom.Name
-	capacity, err := read(ctx, h, doing, func(lv *libvirt.Libvirt) (uint64, error) {
-		_, capacity, _, err := lv.DomainGetBlockInfo(dom, first.Target.Dev, 0)
-		return capacity, err
+// autostart tells whether the domain starts with its host. One that runs without
+// a definition has no such setting.
+func (h *host) autostart(ctx context.Context, dom libvirt.Domain) (bool, error) {
+	on, err := read(ctx, h, "reading the autostart of domain "+dom.Name, func(lv *libvirt.Libvirt) (int32, error) {
+		return lv.DomainGetAutostart(dom)
 	})
-	if _, daemonSaid := codeOf(err); daemonSaid {
-		return 0, nil
+	if isCode(err, libvirt.ErrOperationInvalid) {
+		return false, nil
 	}
-	return int(capacity >> 30), err
-}
-
-func macsOf(definition libvirtxml.Domain) []string {
-	var macs []string
-	if definition.Devices == nil {
-		return nil
-	}
-	for _, iface := range definition.Devices.Interfaces {
-		if iface.MAC != nil {
-			macs = append(macs, iface.MAC.Address)
-		}
-	}
-	return macs
+	return on != 0, err
 }

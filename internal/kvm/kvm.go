@@ -33,6 +33,10 @@ type Config struct {
 	// that counts as its last word: one that is just starting may not have read
 	// its users yet. Zero means a minute.
 	PasswordPatience time.Duration
+	// BeatInterval is how often a run that makes an instance shows that it is
+	// alive: another one gives it three such intervals before it takes an
+	// unfinished instance over. Zero means 5 s.
+	BeatInterval time.Duration
 	// Log takes a line for each call to a daemon, with its fields; nil means
 	// that nobody wants them. No line holds a secret.
 	Log func(ctx context.Context, message string, fields map[string]any)
@@ -46,6 +50,8 @@ type Backend struct {
 	shutdownGrace time.Duration
 	// passwordPatience is Config's.
 	passwordPatience time.Duration
+	// beatInterval is Config's.
+	beatInterval time.Duration
 	// pollInterval is the time between two looks at a machine's state.
 	pollInterval time.Duration
 }
@@ -62,6 +68,7 @@ func New(config Config) *Backend {
 		pollInterval:  time.Second,
 
 		passwordPatience: cmp.Or(config.PasswordPatience, time.Minute),
+		beatInterval:     cmp.Or(config.BeatInterval, 5*time.Second),
 	}
 	log := config.Log
 	if log == nil {

@@ -22,11 +22,22 @@ const metadataNamespace = "https://github.com/egressproxy/terraform-provider-egr
 // metadata is what we keep on a domain: everything about the instance that the
 // domain's own XML cannot tell. It holds no secret.
 type metadata struct {
-	Unfinished  bool
-	CreatedAt   time.Time
-	ConfigHash  string
-	Image       egress.Image // Name and SHA256; the source is not kept
-	Pool        string
+	Unfinished bool
+	// Beat changes again and again while the run that makes the instance is
+	// alive; it means something only as long as Unfinished is set.
+	Beat string
+	// Adopted tells that others made the machine.
+	Adopted    bool
+	CreatedAt  time.Time // the zero time when adopted
+	ConfigHash string
+	Image      imageIdentity
+	// Pool and Volumes are where the machine's own volumes are; empty when
+	// adopted.
+	Pool    string
+	Volumes volumeNames
+	// Interfaces are as they were wanted: the domain's XML does not tell static
+	// addresses.
+	Interfaces  []egress.Interface
 	Tags        egress.Tags
 	Proxy       *egress.Proxy
 	HealthCheck egress.HealthCheck
@@ -34,14 +45,26 @@ type metadata struct {
 	UserDataVersion int64
 }
 
+// imageIdentity is what is kept of an egress.Image.
+type imageIdentity struct {
+	// Name is the image's key in the provider's images.
+	Name string
+	// SHA256 is the file's checksum; empty for a volume.
+	SHA256 string
+	// Volume is the name of the volume in the pool; empty for a file.
+	Volume string
+}
+
 // newMetadata describes an instance whose creation begins now.
-func newMetadata(spec egress.Spec, now time.Time) metadata {
+func newMetadata(spec egress.Spec, uuid string, now time.Time) metadata {
 	return metadata{
 		Unfinished:  true,
 		CreatedAt:   now.UTC().Truncate(time.Second),
 		ConfigHash:  spec.ConfigHash(),
-		Image:       egress.Image{Name: spec.KVM.Image.Name, SHA256: spec.KVM.Image.SHA256},
+		Image:       imageIdentity{Name: spec.KVM.Image.Name, SHA256: spec.KVM.Image.SHA256, Volume: spec.KVM.Image.Volume()},
 		Pool:        spec.KVM.Pool,
+		Volumes:     namesFor(spec.ID.Name, uuid),
+		Interfaces:  spec.KVM.Interfaces,
 		Tags:        spec.Tags,
 		Proxy:       spec.Proxy,
 		HealthCheck: spec.HealthCheck,
@@ -56,10 +79,15 @@ func newMetadata(spec egress.Spec, now time.Time) metadata {
 type metadataElement struct {
 	XMLName     xml.Name     `xml:"https://github.com/egressproxy/terraform-provider-egressproxy/instance/v1 instance"`
 	Unfinished  bool         `xml:"unfinished,attr,omitempty"`
-	Created     string       `xml:"created"`
+	Adopted     bool         `xml:"adopted,attr,omitempty"`
+	Beat        string       `xml:"beat,omitempty"`
+	Created     string       `xml:"created,omitempty"`
 	ConfigHash  string       `xml:"config-hash"`
 	Image       imageElement `xml:"image"`
 	Pool        string       `xml:"pool"`
+	Root        string       `xml:"root,omitempty"`
+	Seed        string       `xml:"seed,omitempty"`
+	Interfaces  string       `xml:"interfaces,omitempty"` // JSON of []egress.Interface
 	Tags        []tagElement `xml:"tag"`
 	Proxy       string       `xml:"proxy,omitempty"`        // JSON of egress.Proxy
 	HealthCheck string       `xml:"health-check,omitempty"` // JSON of egress.HealthCheck
@@ -69,7 +97,8 @@ type metadataElement struct {
 
 type imageElement struct {
 	Name   string `xml:"name,attr"`
-	SHA256 string `xml:"sha256,attr"`
+	SHA256 string `xml:"sha256,attr,omitempty"`
+	Volume string `xml:"volume,attr,omitempty"`
 }
 
 type tagElement struct {
@@ -82,12 +111,18 @@ type tagElement struct {
 func (m metadata) encode() (string, error) {
 	e := metadataElement{
 		Unfinished: m.Unfinished,
-		Created:    m.CreatedAt.Format(time.RFC3339),
+		Adopted:    m.Adopted,
+		Beat:       m.Beat,
 		ConfigHash: m.ConfigHash,
-		Image:      imageElement{Name: m.Image.Name, SHA256: m.Image.SHA256},
+		Image:      imageElement(m.Image),
 		Pool:       m.Pool,
+		Root:       m.Volumes.Root,
+		Seed:       m.Volumes.Seed,
 
 		UserDataVersion: m.UserDataVersion,
+	}
+	if !m.CreatedAt.IsZero() {
+		e.Created = m.CreatedAt.Format(time.RFC3339)
 	}
 	for _, k := range slices.Sorted(maps.Keys(m.Tags)) {
 		if !isXMLText(k) || !isXMLText(m.Tags[k]) {
@@ -103,6 +138,13 @@ func (m metadata) encode() (string, error) {
 			return "", fmt.Errorf("encoding the proxy's configuration: %w", err)
 		}
 		e.Proxy = string(text)
+	}
+	if len(m.Interfaces) > 0 {
+		text, err := json.Marshal(m.Interfaces)
+		if err != nil {
+			return "", fmt.Errorf("encoding the network interfaces: %w", err)
+		}
+		e.Interfaces = string(text)
 	}
 	text, err := json.Marshal(m.HealthCheck)
 	if err != nil {
@@ -151,22 +193,32 @@ func parseMetadata(content string) (metadata, error) {
 }
 
 func (e metadataElement) decode() (metadata, error) {
-	created, err := time.Parse(time.RFC3339, e.Created)
-	if err != nil {
-		return metadata{}, fmt.Errorf("reading the creation time in the domain's metadata: %w", err)
-	}
 	m := metadata{
 		Unfinished: e.Unfinished,
-		CreatedAt:  created,
+		Adopted:    e.Adopted,
+		Beat:       e.Beat,
 		ConfigHash: e.ConfigHash,
-		Image:      egress.Image{Name: e.Image.Name, SHA256: e.Image.SHA256},
+		Image:      imageIdentity(e.Image),
 		Pool:       e.Pool,
+		Volumes:    volumeNames{Root: e.Root, Seed: e.Seed},
 		Tags:       make(egress.Tags, len(e.Tags)),
 
 		UserDataVersion: e.UserDataVersion,
 	}
+	if e.Created != "" || !e.Adopted {
+		created, err := time.Parse(time.RFC3339, e.Created)
+		if err != nil {
+			return metadata{}, fmt.Errorf("reading the creation time in the domain's metadata: %w", err)
+		}
+		m.CreatedAt = created
+	}
 	for _, t := range e.Tags {
 		m.Tags[t.Key] = t.Value
+	}
+	if e.Interfaces != "" {
+		if err := json.Unmarshal([]byte(e.Interfaces), &m.Interfaces); err != nil {
+			return metadata{}, fmt.Errorf("reading the network interfaces in the domain's metadata: %w", err)
+		}
 	}
 	if e.Proxy != "" {
 		m.Proxy = new(egress.Proxy)

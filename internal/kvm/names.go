@@ -1,23 +1,59 @@
 package kvm
 
 import (
+	"crypto/rand"
 	"crypto/sha256"
 	"fmt"
 	"regexp"
+	"strconv"
+	"strings"
 
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm/image"
 )
 
 // All volumes of ours carry this prefix, so that a pool shared with other
-// machines shows at once what belongs here. An instance's own volumes end in
-// "-root.qcow2" and "-seed.iso" and a base image's name ends in its checksum,
-// so no two kinds can collide, whatever the instance is called.
+// machines shows at once what belongs here.
 const volumePrefix = "egressproxy-"
 
-func overlayName(instance string) string { return volumePrefix + instance + "-root.qcow2" }
+// volumeNames are the names of an instance's own volumes.
+type volumeNames struct {
+	// Root is the overlay over the base image.
+	Root string
+	// Seed is the disk that cloud-init reads.
+	Seed string
+}
 
-func seedName(instance string) string { return volumePrefix + instance + "-seed.iso" }
+// namesFor names the volumes of one incarnation of an instance. The first digits
+// of its UUID are in them: a machine that replaces another of the same name, or
+// is made by another run or on another host that shares the pool, never has the
+// other's volumes under its own names.
+func namesFor(instance, uuid string) volumeNames {
+	mark := strings.ReplaceAll(uuid, "-", "")
+	mark = mark[:min(volumeMark, len(mark))]
+	return volumeNames{Root: volumePrefix + instance + "-root-" + mark + ".qcow2", Seed: volumePrefix + instance + "-seed-" + mark + ".iso"}
+}
+
+// volumeMark is how many digits of its UUID a volume's name has.
+const volumeMark = 8
+
+// isVolumeOf tells whether a name is that of an own volume of any incarnation of
+// an instance.
+func isVolumeOf(instance, name string) bool {
+	rest, ok := strings.CutPrefix(name, volumePrefix+instance+"-")
+	return ok && ownVolume.MatchString(rest)
+}
+
+var ownVolume = regexp.MustCompile(`^(root-[0-9a-f]{8}\.qcow2|seed-[0-9a-f]{8}\.iso)$`)
+
+// newUUID gives a random UUID (RFC 9562, section 5.4), the identity that libvirt
+// and we tell one domain from all others by.
+func newUUID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // never fails (crypto/rand documentation)
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
 
 // basePrefix starts the name of every copy of the base image with this
 // checksum.
@@ -43,6 +79,24 @@ func markerName(sha256 string) string { return basePrefix(sha256) + ".complete" 
 func MACAddress(host, instance string) string {
 	sum := sha256.Sum256([]byte(host + "/" + instance))
 	return fmt.Sprintf("52:54:00:%02x:%02x:%02x", sum[0], sum[1], sum[2])
+}
+
+// interfaceMACs gives the MAC addresses of an instance's interfaces, in their
+// order: those that are wanted, and for the others such as follow from where the
+// instance lives, its name and the interface's place. The first is MACAddress's.
+func interfaceMACs(host, instance string, interfaces []egress.Interface) []string {
+	macs := make([]string, len(interfaces))
+	for i, nic := range interfaces {
+		switch {
+		case nic.MAC != "":
+			macs[i] = strings.ToLower(nic.MAC)
+		case i == 0:
+			macs[i] = MACAddress(host, instance)
+		default:
+			macs[i] = MACAddress(host, instance+"/"+strconv.Itoa(i))
+		}
+	}
+	return macs
 }
 
 // ValidateName tells whether an instance can have this name: it becomes the

@@ -29,10 +29,10 @@ func TestPlatformFollowsTheHost(t *testing.T) {
 		want string
 		got  platform
 	}{
-		{"kvm where the host has it", caps("x86_64", "qemu", "kvm"), "", platform{"kvm", "x86_64", "q35", "host-passthrough"}},
-		{"emulation elsewhere", caps("x86_64", "qemu"), "", platform{"qemu", "x86_64", "q35", "maximum"}},
-		{"emulation when asked for", caps("x86_64", "qemu", "kvm"), "qemu", platform{"qemu", "x86_64", "q35", "maximum"}},
-		{"arm", caps("aarch64", "qemu", "kvm"), "", platform{"kvm", "aarch64", "virt", "host-passthrough"}},
+		{"kvm where the host has it", caps("x86_64", "qemu", "kvm"), "", platform{"kvm", "x86_64", "q35", "host-passthrough", "bios"}},
+		{"emulation elsewhere", caps("x86_64", "qemu"), "", platform{"qemu", "x86_64", "q35", "maximum", "bios"}},
+		{"emulation when asked for", caps("x86_64", "qemu", "kvm"), "qemu", platform{"qemu", "x86_64", "q35", "maximum", "bios"}},
+		{"arm", caps("aarch64", "qemu", "kvm"), "", platform{"kvm", "aarch64", "virt", "host-passthrough", "efi"}},
 	} {
 		got, err := choosePlatform(test.caps, test.want)
 		if err != nil || got != test.got {
@@ -112,7 +112,7 @@ func TestUsableAddressesAreThoseClientsCanDial(t *testing.T) {
 		"never usable":                    {[]libvirt.DomainInterface{iface(mac, "0.0.0.0", "::", "169.254.3.4", "224.0.0.1", "ff02::1", "not an address")}, "[]"},
 		"mapped and zoned":                {[]libvirt.DomainInterface{iface(mac, "::ffff:192.0.2.7", "2001:db8::7%eth0")}, "[192.0.2.7 2001:db8::7]"},
 	} {
-		if got := fmt.Sprint(usableAddresses(test.reported, []string{mac})); got != test.want {
+		if got := fmt.Sprint(usableAddresses(test.reported, []nic{{mac: mac}})); got != test.want {
 			t.Errorf("%s: got %s, want %s", name, got, test.want)
 		}
 	}

@@ -139,6 +139,9 @@ func (h *host) deleteUnusedVolume(ctx context.Context, pool libvirt.StoragePool,
 		return err
 	}
 	target, err := h.diskOf(ctx, vol)
+	if errors.Is(err, egress.ErrNotFound) { // its file is gone, only the pool still lists it
+		return h.deleteVolume(ctx, pool, name)
+	}
 	if err != nil {
 		return err
 	}
@@ -154,13 +157,17 @@ func (h *host) deleteUnusedVolume(ctx context.Context, pool libvirt.StoragePool,
 	return h.deleteVolume(ctx, pool, name)
 }
 
-// userOf names a domain with a disk at path, or nothing when none has.
-func (h *host) userOf(ctx context.Context, path string) (string, error) {
+// userOf names a domain with a disk at path, other than those excepted by their
+// UUIDs, or nothing when none has.
+func (h *host) userOf(ctx context.Context, path string, except ...string) (string, error) {
 	domains, err := h.listDomains(ctx)
 	if err != nil {
 		return "", err
 	}
 	for _, dom := range domains {
+		if slices.Contains(except, uuidOf(dom)) {
+			continue
+		}
 		found, err := h.readDomain(ctx, dom)
 		if errors.Is(err, egress.ErrNotFound) {
 			continue
@@ -260,8 +267,8 @@ func checkDiskSize(h *host, spec egress.Spec, capacity uint64) error {
 
 // createOverlay makes an instance's root disk over a base image. Where somebody
 // removed the image and left its marker, the image is fetched again first.
-func (h *host) createOverlay(ctx context.Context, pool storagePool, spec egress.Spec, base baseImage) (disk, error) {
-	vol, err := h.replaceVolume(ctx, pool.StoragePool, overlayName(spec.ID.Name), "qcow2", overlayCapacity(spec, base), &base)
+func (h *host) createOverlay(ctx context.Context, pool storagePool, name string, spec egress.Spec, base baseImage) (disk, error) {
+	vol, err := h.replaceVolume(ctx, pool.StoragePool, name, "qcow2", overlayCapacity(spec, base), &base)
 	if baseMissing(err) {
 		if err := h.deleteVolume(ctx, pool.StoragePool, markerName(spec.KVM.Image.SHA256)); err != nil {
 			return disk{}, err
@@ -269,7 +276,7 @@ func (h *host) createOverlay(ctx context.Context, pool storagePool, spec egress.
 		if base, err = h.ensureBase(ctx, pool, spec.KVM.Image, func(capacity uint64) error { return checkDiskSize(h, spec, capacity) }); err != nil {
 			return disk{}, err
 		}
-		vol, err = h.replaceVolume(ctx, pool.StoragePool, overlayName(spec.ID.Name), "qcow2", overlayCapacity(spec, base), &base)
+		vol, err = h.replaceVolume(ctx, pool.StoragePool, name, "qcow2", overlayCapacity(spec, base), &base)
 	}
 	if err != nil {
 		return disk{}, err
@@ -292,8 +299,8 @@ func overlayCapacity(spec egress.Spec, base baseImage) uint64 {
 // createSeed makes the volume with an instance's seed. It is always made anew:
 // one left by an earlier run may be half of one, and a machine that boots with
 // such a seed is never configured.
-func (h *host) createSeed(ctx context.Context, pool libvirt.StoragePool, instance string, content []byte) (disk, error) {
-	vol, err := h.replaceVolume(ctx, pool, seedName(instance), "raw", uint64(len(content)), nil)
+func (h *host) createSeed(ctx context.Context, pool libvirt.StoragePool, name string, content []byte) (disk, error) {
+	vol, err := h.replaceVolume(ctx, pool, name, "raw", uint64(len(content)), nil)
 	if err != nil {
 		return disk{}, err
 	}
@@ -309,24 +316,6 @@ func (h *host) diskOf(ctx context.Context, vol libvirt.StorageVol) (disk, error)
 		return disk{}, err
 	}
 	return disk{Path: description.Target.Path, Block: description.Type == "block"}, nil
-}
-
-// deleteInstanceVolumes removes an instance's overlay and seed, which no domain
-// of ours has any more. pool is where they are; if it is empty, because the
-// domain that told it is gone, every active pool is searched.
-func (h *host) deleteInstanceVolumes(ctx context.Context, instance, pool string) error {
-	pools, err := h.activePools(ctx)
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, p := range pools {
-		if pool != "" && p.Name != pool {
-			continue
-		}
-		errs = append(errs, h.deleteUnusedVolume(ctx, p, overlayName(instance)), h.deleteUnusedVolume(ctx, p, seedName(instance)))
-	}
-	return errors.Join(errs...)
 }
 
 func (h *host) activePools(ctx context.Context) ([]libvirt.StoragePool, error) {

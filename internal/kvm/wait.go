@@ -17,10 +17,18 @@ import (
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/proxy"
 )
 
+// launch is how a machine is brought up.
+type launch struct {
+	// state is what it was found in.
+	state domainState
+	// afresh boots a machine that is off whatever it was saved as.
+	afresh bool
+}
+
 // startAndAwait starts the machine unless it runs, and waits until it has an
 // address and its proxy forwards. A machine that dies in the meantime ends the
 // wait at once. It returns the addresses, the one that answered first.
-func (b *Backend) startAndAwait(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec) ([]netip.Addr, error) {
+func (b *Backend) startAndAwait(ctx context.Context, h *host, dom libvirt.Domain, defined domain, from launch, spec egress.Spec) ([]netip.Addr, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	output := &console{panicked: func(line string) { cancel(&deathError{cause: "the guest's kernel panicked: " + line}) }}
 	started, done := make(chan struct{}), make(chan struct{})
@@ -33,7 +41,7 @@ func (b *Backend) startAndAwait(ctx context.Context, h *host, dom libvirt.Domain
 		<-consoleEnd
 	}()
 
-	if err := b.bringUp(ctx, h, dom); err != nil {
+	if err := b.bringUp(ctx, h, dom, from); err != nil {
 		close(watchEnd)
 		return nil, withConsole(err, output)
 	}
@@ -46,7 +54,7 @@ func (b *Backend) startAndAwait(ctx context.Context, h *host, dom libvirt.Domain
 		}
 	}()
 
-	addresses, err := b.awaitReady(ctx, h, dom, spec)
+	addresses, err := b.awaitReady(ctx, h, dom, nicsOf(defined), spec)
 	var death *deathError
 	if err != nil && errors.As(context.Cause(ctx), &death) {
 		err = &egress.Fault{Kind: egress.ErrPermanent, Doing: "waiting for instance " + dom.Name + " to become ready", Host: h.name,
@@ -80,22 +88,18 @@ func waitBriefly(done <-chan struct{}) {
 }
 
 // bringUp makes the machine run, whatever state it is in.
-func (b *Backend) bringUp(ctx context.Context, h *host, dom libvirt.Domain) error {
-	state, err := h.domainState(ctx, dom)
-	if err != nil {
-		return err
-	}
-	switch {
+func (b *Backend) bringUp(ctx context.Context, h *host, dom libvirt.Domain, from launch) error {
+	switch state := from.state; {
 	case state.State == libvirt.DomainShutoff:
-		return h.startDomain(ctx, dom)
+		return h.startDomain(ctx, dom, from.afresh)
 	case state.State == libvirt.DomainPmsuspended:
 		return h.do(ctx, "waking domain "+dom.Name, func(lv *libvirt.Libvirt) error { return lv.DomainPmWakeup(dom, 0) })
 	case state.dead() || state.State == libvirt.DomainShutdown:
 		// What an error paused or crashed does not come back by a resume.
-		if err := b.stop(ctx, h, dom, metadata{}, 0); err != nil {
+		if err := b.stop(ctx, h, dom, state, 0); err != nil {
 			return err
 		}
-		return h.startDomain(ctx, dom)
+		return h.startDomain(ctx, dom, from.afresh)
 	case state.State == libvirt.DomainPaused:
 		return h.do(ctx, "resuming domain "+dom.Name, func(lv *libvirt.Libvirt) error { return lv.DomainResume(dom) })
 	}
@@ -128,19 +132,14 @@ func (b *Backend) watch(ctx context.Context, h *host, dom libvirt.Domain, done <
 // awaitReady looks for an address and probes the proxy there, again and again,
 // until the proxy forwards or ctx ends. When it fails it says which step was
 // the last to fail and what was seen.
-func (b *Backend) awaitReady(ctx context.Context, h *host, dom libvirt.Domain, spec egress.Spec) ([]netip.Addr, error) {
-	defined, err := h.readDomain(ctx, dom)
-	if err != nil {
-		return nil, err
-	}
-	macs := macsOf(defined.Domain)
+func (b *Backend) awaitReady(ctx context.Context, h *host, dom libvirt.Domain, nics []nic, spec egress.Spec) ([]netip.Addr, error) {
 	tick := time.NewTicker(cmp.Or(spec.HealthCheck.Interval, time.Second))
 	defer tick.Stop()
 	seen := errors.New("it was not looked at yet")
 	var addresses []netip.Addr
 	otherwise := b.now() // when it was last more than the password that was wrong
 	for {
-		found, err := b.look(ctx, h, dom, macs, spec)
+		found, err := b.look(ctx, h, dom, nics, spec)
 		if ctx.Err() == nil { // else the look was cut short
 			addresses, seen = found, err
 			var failure *probe.Failure
@@ -167,8 +166,8 @@ func (b *Backend) awaitReady(ctx context.Context, h *host, dom libvirt.Domain, s
 
 // look finds the addresses and probes the proxy there, once. It returns them,
 // the one that answered first, or says what is not as it must be.
-func (b *Backend) look(ctx context.Context, h *host, dom libvirt.Domain, macs []string, spec egress.Spec) ([]netip.Addr, error) {
-	report, err := h.addresses(ctx, dom, macs)
+func (b *Backend) look(ctx context.Context, h *host, dom libvirt.Domain, nics []nic, spec egress.Spec) ([]netip.Addr, error) {
+	report, err := h.addresses(ctx, dom, nics)
 	if err != nil {
 		return nil, err
 	}
@@ -231,10 +230,16 @@ func (b *Backend) check(ctx context.Context, addr netip.Addr, spec egress.Spec) 
 	if !ok {
 		return fmt.Errorf("no client may reach health_check.target %q", spec.HealthCheck.Target)
 	}
-	return b.probe(ctx, probe.Probe{
+	p := probe.Probe{
 		Proxy:    netip.AddrPortFrom(addr, uint16(spec.Proxy.HTTPPort)),
 		User:     user,
 		Password: spec.Proxy.Clients[user].Password,
 		Target:   spec.HealthCheck.Target,
-	})
+	}
+	if p.Password.IsZero() {
+		// An instance that was imported and whose configuration gives no
+		// password: what can be known without one must do.
+		return p.RunWithoutCredentials(ctx)
+	}
+	return b.probe(ctx, p)
 }
