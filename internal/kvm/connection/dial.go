@@ -10,7 +10,7 @@ import (
 // mutex guards its fields; session and err are set before done is closed.
 type dial struct {
 	done    chan struct{}
-	cancel  context.CancelFunc
+	cancel  context.CancelCauseFunc
 	waiting int
 	session *session
 	err     error
@@ -52,7 +52,7 @@ func (p *Pool) session(ctx context.Context) (*session, error) {
 		p.settle(d.session)
 	}
 	if d.waiting == 0 && p.dialling == d {
-		d.cancel()
+		d.cancel(nil)
 		p.dialling = nil
 	}
 	return nil, ctx.Err()
@@ -61,11 +61,11 @@ func (p *Pool) session(ctx context.Context) (*session, error) {
 // startDial begins an attempt that outlives the caller that needed it first,
 // since others may wait for it too.
 func (p *Pool) startDial(ctx context.Context) {
-	shared, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	shared, cancel := context.WithCancelCause(context.WithoutCancel(ctx))
 	d := &dial{done: make(chan struct{}), cancel: cancel}
 	p.dialling = d
 	go func() {
-		defer cancel()
+		defer cancel(nil)
 		s, err := p.connect(shared)
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -92,7 +92,7 @@ func (p *Pool) startDial(ctx context.Context) {
 
 // connect opens one connection within the dial's time-out.
 func (p *Pool) connect(ctx context.Context) (*session, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, p.dialTimeout, &dialTimeout{p.dialTimeout})
+	ctx, cancel := p.within(ctx)
 	defer cancel()
 	conn, err := p.transport.open(ctx)
 	if err != nil {

@@ -3,8 +3,10 @@ package connection
 import (
 	"context"
 	"errors"
+	"maps"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -122,13 +124,42 @@ func eventually(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// nothingLeft checks at the test's very end that all goroutines are gone.
+// nothingLeft checks at the test's very end that all goroutines that began
+// meanwhile are gone, and shows those that are not.
 func nothingLeft(t *testing.T) {
 	t.Helper()
-	before := runtime.NumGoroutine()
+	before := goroutines()
 	t.Cleanup(func() {
-		eventually(t, "all goroutines end", func() bool { return runtime.NumGoroutine() <= before })
+		var left map[string]string
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
+		for deadline := time.Now().Add(patience); ; <-tick.C {
+			left = goroutines()
+			maps.DeleteFunc(left, func(id, _ string) bool { _, was := before[id]; return was })
+			if len(left) == 0 {
+				return
+			}
+			if time.Now().After(deadline) {
+				break
+			}
+		}
+		t.Errorf("%d goroutines are left:\n%s", len(left), strings.Join(slices.Collect(maps.Values(left)), "\n\n"))
 	})
+}
+
+// goroutines gives the stacks of all goroutines but this one and those of the
+// testing package, by ID.
+func goroutines() map[string]string {
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	found := map[string]string{}
+	for i, stack := range strings.Split(string(stacks), "\n\n") {
+		id, _, ok := strings.Cut(strings.TrimPrefix(stack, "goroutine "), " ")
+		if i > 0 && ok && !strings.Contains(stack, "created by testing.") {
+			found[id] = stack
+		}
+	}
+	return found
 }
 
 // soon gives a context that ends long before patience does.

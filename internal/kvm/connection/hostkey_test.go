@@ -179,3 +179,71 @@ func TestHostKeyAlgorithms(t *testing.T) {
 		}
 	}
 }
+
+func TestAHostWithoutTheCertificateThatIsKnownIsExplained(t *testing.T) {
+	r := startRemote(t, nil)
+	r.know(t, "@cert-authority "+knownhosts.Line([]string{r.Addr()}, newKey(t, ssh.KeyAlgoED25519).Public()))
+	err := read(t, r.host(t))
+	if !errors.Is(err, egress.ErrPermanent) {
+		t.Errorf("got %v", err)
+	}
+	says(t, err, "the server has no host key of the type that "+r.known+" holds", "it has ssh-ed25519")
+}
+
+func TestACertificateThatDoesNotCountIsExplained(t *testing.T) {
+	for name, tc := range map[string]struct {
+		principal string
+		trusted   bool
+	}{
+		"for another name":     {"other.example.com", true},
+		"of another authority": {"127.0.0.1", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			signing, known, key := newKey(t, ssh.KeyAlgoED25519), newKey(t, ssh.KeyAlgoED25519), newKey(t, ssh.KeyAlgoECDSA256)
+			if tc.trusted {
+				known = signing
+			}
+			certificate := &ssh.Certificate{
+				Key: key.Public(), CertType: ssh.HostCert, ValidPrincipals: []string{tc.principal}, ValidBefore: ssh.CertTimeInfinity,
+			}
+			if err := certificate.SignCert(rand.Reader, signing.Signer); err != nil {
+				t.Fatal(err)
+			}
+			signer, err := ssh.NewCertSigner(certificate, key.Signer)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := startRemote(t, func(o *sshserver.Options) { o.HostKeys = []ssh.Signer{signer} })
+			r.know(t, "@cert-authority "+knownhosts.Line([]string{r.Addr()}, known.Public()))
+			err = read(t, r.host(t))
+			if !errors.Is(err, egress.ErrPermanent) {
+				t.Errorf("got %v", err)
+			}
+			says(t, err, "the server showed the certificate", "which "+r.known+" does not make acceptable", "127.0.0.1", "host_key")
+		})
+	}
+}
+
+func TestAHostWithACertificateShowsItsPlainKeyToWhoKnowsNoAuthority(t *testing.T) {
+	key := newKey(t, ssh.KeyAlgoECDSA256)
+	certificate := &ssh.Certificate{Key: key.Public(), CertType: ssh.HostCert, ValidPrincipals: []string{"127.0.0.1"}, ValidBefore: ssh.CertTimeInfinity}
+	if err := certificate.SignCert(rand.Reader, newKey(t, ssh.KeyAlgoED25519).Signer); err != nil {
+		t.Fatal(err)
+	}
+	signer, err := ssh.NewCertSigner(certificate, key.Signer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startRemote(t, func(o *sshserver.Options) { o.HostKeys = []ssh.Signer{signer, key.Signer} })
+	r.know(t, "")
+	says(t, read(t, r.host(t)), "the host key is unknown", "ecdsa-sha2-nistp256 "+ssh.FingerprintSHA256(key.Public()))
+}
+
+func TestEitherOfSeveralKnownKeysIsAccepted(t *testing.T) {
+	r := startRemote(t, nil)
+	old := newKey(t, ssh.KeyAlgoED25519)
+	r.know(t, "a line of a kind to come\n"+knownhosts.Line([]string{r.Addr()}, old.Public())+"\n"+knownhosts.Line([]string{"other.example.com", r.Addr()}, r.hostKey.Public()))
+	if err := read(t, r.host(t)); err != nil {
+		t.Error(err)
+	}
+}

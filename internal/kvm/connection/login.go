@@ -25,7 +25,8 @@ var ciphers = []string{
 // The stages of a login, for error texts.
 const (
 	stageExchange = iota // banner and key exchange
-	stageAuth
+	stageKnown           // the server is the one that was meant
+	stageAuth            // keys are offered
 )
 
 // login is what it takes to log in at one server.
@@ -55,7 +56,7 @@ func (t *sshTransport) prepare(agent *agentKeys) ([]login, error) {
 
 // dial connects and logs in at each server on the way in turn, all within ctx.
 // The way gives up everything when its first connection is closed.
-func (t *sshTransport) dial(ctx context.Context) (client *ssh.Client, root net.Conn, err error) {
+func (t *sshTransport) dial(ctx context.Context) (*ssh.Client, net.Conn, error) {
 	agent := askAgent(ctx, os.Getenv("SSH_AUTH_SOCK"))
 	defer agent.close()
 	logins, err := t.prepare(agent)
@@ -63,7 +64,8 @@ func (t *sshTransport) dial(ctx context.Context) (client *ssh.Client, root net.C
 		return nil, nil, err
 	}
 	first := logins[0].hop
-	if root, err = dialTCP(ctx, first.address()); err != nil {
+	root, err := dialTCP(ctx, first.address())
+	if err != nil {
 		if ctx.Err() != nil {
 			return nil, nil, timedOut(ctx, first, "waiting for the TCP connection")
 		}
@@ -79,6 +81,7 @@ func (t *sshTransport) dial(ctx context.Context) (client *ssh.Client, root net.C
 		agent.close()
 	})
 	conn := root
+	var client *ssh.Client
 	for i, next := range logins {
 		if i > 0 {
 			if conn, err = client.DialContext(ctx, "tcp", next.hop.address()); err != nil {
@@ -110,17 +113,22 @@ func (l login) handshake(ctx context.Context, conn net.Conn) (*ssh.Client, error
 			stage.Store(stageAuth)
 			return l.keys.signers(), nil
 		})},
-		HostKeyCallback:   l.verifier.check,
+		HostKeyCallback: func(address string, remote net.Addr, key ssh.PublicKey) error {
+			stage.CompareAndSwap(stageExchange, stageKnown)
+			return l.verifier.check(address, remote, key)
+		},
 		HostKeyAlgorithms: l.verifier.algorithms(),
 	}
 	sshConn, channels, requests, err := ssh.NewClientConn(conn, l.hop.address(), config)
 	switch {
 	case err == nil:
 		return ssh.NewClient(sshConn, channels, requests), nil
-	case ctx.Err() != nil && stage.Load() == stageAuth:
-		return nil, timedOut(ctx, l.hop, "waiting for the SSH server to accept a key")
 	case ctx.Err() != nil:
-		return nil, timedOut(ctx, l.hop, "waiting for the SSH handshake")
+		return nil, timedOut(ctx, l.hop, map[int32]string{
+			stageExchange: "waiting for the SSH handshake",
+			stageKnown:    "waiting for the SSH server to ask for a key",
+			stageAuth:     "waiting for the SSH server to accept a key",
+		}[stage.Load()])
 	}
 	return nil, at(l.hop, l.fault(err, int(stage.Load())))
 }
@@ -162,7 +170,7 @@ func passageFault(ctx context.Context, bastion, next hop, err error) error {
 		return at(bastion, &egress.Fault{
 			Kind:   egress.ErrUnreachable,
 			Cause:  fmt.Errorf("the SSH connection broke while the bastion was to connect to %s: %w", next.address(), err),
-			Remedy: fmt.Sprintf("See whether `%s` works from this machine.", bastion.command("true")),
+			Remedy: fmt.Sprintf("See whether %#q works from this machine.", bastion.command("true")),
 		})
 	case refused.Reason == ssh.Prohibited:
 		return at(bastion, &egress.Fault{
@@ -196,7 +204,7 @@ func timedOut(ctx context.Context, server hop, stage string) error {
 	return at(server, &egress.Fault{
 		Kind:   egress.ErrUnreachable,
 		Cause:  fmt.Errorf("%s: %w", stage, context.Cause(ctx)),
-		Remedy: fmt.Sprintf("See whether `%s` works from this machine.", server.command("true")),
+		Remedy: fmt.Sprintf("See whether %#q works from this machine.", server.command("true")),
 	})
 }
 

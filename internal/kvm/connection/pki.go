@@ -72,7 +72,8 @@ func loadCredentialsFrom(h Host, places []pkiDirectory) (credentials, error) {
 	if err := c.readAuthorities(h, places); err != nil {
 		return c, err
 	}
-	return c, c.readOwn(h, places)
+	err := c.readOwn(h, places)
+	return c, err
 }
 
 func (c *credentials) readAuthorities(h Host, places []pkiDirectory) error {

@@ -35,6 +35,8 @@ type Pool struct {
 	dialTimeout time.Duration
 	grace       time.Duration
 	slots       chan struct{}
+	// within gives the context of one attempt to connect
+	within func(context.Context) (context.Context, context.CancelFunc)
 
 	mu       sync.Mutex
 	closed   bool
@@ -70,6 +72,9 @@ func New(h Host) *Pool {
 	}
 	if p.dialTimeout == 0 {
 		p.dialTimeout = DefaultDialTimeout
+	}
+	p.within = func(ctx context.Context) (context.Context, context.CancelFunc) {
+		return context.WithTimeoutCause(ctx, p.dialTimeout, &dialTimeout{p.dialTimeout})
 	}
 	if p.invalid != nil {
 		return p
@@ -149,7 +154,7 @@ func (p *Pool) Close() error {
 	p.mu.Lock()
 	p.closed = true
 	if p.dialling != nil {
-		p.dialling.cancel()
+		p.dialling.cancel(errPoolClosed)
 	}
 	idle := p.current
 	if idle != nil && idle.inFlight > 0 {

@@ -23,7 +23,7 @@ type tcpTransport struct{ address string }
 func (t *tcpTransport) open(ctx context.Context) (net.Conn, error) {
 	conn, err := dialTCP(ctx, t.address)
 	if err != nil {
-		return nil, remoteFault(ctx, err, "listen_tcp = 1", "virtproxyd-tcp.socket")
+		return nil, remoteFault(ctx, err, "`listen_tcp = 1`", "virtproxyd-tcp.socket")
 	}
 	return conn, nil
 }
@@ -37,6 +37,6 @@ func remoteFault(ctx context.Context, err error, setting, unit string) error {
 	if ctx.Err() != nil {
 		f.Cause = fmt.Errorf("waiting for the TCP connection: %w", context.Cause(ctx))
 	}
-	f.Remedy = fmt.Sprintf("See that the machine is up, that its daemon listens there (`%s` in libvirtd.conf and libvirtd started with --listen, or the socket unit %s) and that no firewall is between.", setting, unit)
+	f.Remedy = fmt.Sprintf("See that the machine is up, that its daemon listens there (%s in libvirtd.conf and libvirtd started with --listen, or the socket unit %s) and that no firewall is between.", setting, unit)
 	return f
 }

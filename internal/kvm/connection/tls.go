@@ -36,7 +36,7 @@ func (t *tlsTransport) open(ctx context.Context) (net.Conn, error) {
 	}
 	raw, err := dialTCP(ctx, t.endpoint.address())
 	if err != nil {
-		return nil, remoteFault(ctx, err, "listen_tls = 1", "virtproxyd-tls.socket")
+		return nil, remoteFault(ctx, err, "`listen_tls = 1`", "virtproxyd-tls.socket")
 	}
 	config := credentials.config()
 	config.ServerName = t.endpoint.host

@@ -15,6 +15,7 @@ import (
 // The parts of libvirt's RPC framing that are looked at here
 // (src/rpc/virnetprotocol.x and src/remote/remote_protocol.x).
 const (
+	lengthSize      = 4
 	headerSize      = 28 // length, program, version, procedure, type, serial, status
 	maxPacket       = 32<<20 + headerSize
 	remoteProgram   = 0x20008086
@@ -101,7 +102,16 @@ func (c *wireConn) isLost() bool {
 }
 
 func (c *wireConn) nextPacket() error {
-	head, err := c.reader.Peek(headerSize)
+	// the length comes first, and alone: the greeting of another service may
+	// be shorter than a header
+	head, err := c.reader.Peek(lengthSize)
+	length := uint32(0)
+	if err == nil {
+		if length = binary.BigEndian.Uint32(head); length < headerSize || length > maxPacket {
+			return fmt.Errorf("the other side does not speak libvirt's protocol (packet of %d bytes)", length)
+		}
+		head, err = c.reader.Peek(headerSize)
+	}
 	if err != nil {
 		if len(head) > 0 && errors.Is(err, io.EOF) {
 			return io.ErrUnexpectedEOF
@@ -109,10 +119,6 @@ func (c *wireConn) nextPacket() error {
 		return err
 	}
 	word := func(i int) uint32 { return binary.BigEndian.Uint32(head[4*i:]) }
-	length := word(0)
-	if length < headerSize || length > maxPacket {
-		return fmt.Errorf("the other side does not speak libvirt's protocol (packet of %d bytes)", length)
-	}
 	c.left = int(length)
 	if word(1) == remoteProgram && word(3) == procConnectOpen && word(4) == socket.Reply && word(6) == socket.StatusOK {
 		c.opened = true

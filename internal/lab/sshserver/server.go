@@ -1,7 +1,8 @@
 // Package sshserver is an SSH server inside the test's process. It forwards
 // unix sockets (direct-streamlocal@openssh.com, openssh-portable's PROTOCOL,
-// section 2.4) as the SSH server of a hypervisor does, and can stall where
-// real servers and networks do.
+// section 2.4) as the SSH server of a hypervisor does, and TCP (direct-tcpip,
+// RFC 4254, section 7.2) as that of a bastion does; and it can stall where real
+// servers and networks do.
 package sshserver
 
 import (
@@ -12,6 +13,7 @@ import (
 	"io"
 	"net"
 	"slices"
+	"strconv"
 	"sync"
 	"sync/atomic"
 
@@ -29,8 +31,12 @@ const (
 	AtBanner
 	// AtKeyExchange sends its version and nothing after it.
 	AtKeyExchange
+	// AfterKeyExchange goes quiet before the client may authenticate.
+	AfterKeyExchange
 	// AtAuth leaves the client's keys unanswered.
 	AtAuth
+	// AfterAuth lets the client in and then answers nothing.
+	AfterAuth
 	// AtChannel leaves requests to open a channel unanswered.
 	AtChannel
 	// AtKeepalive leaves the client's global requests unanswered.
@@ -51,6 +57,9 @@ type Options struct {
 	// Sockets maps the paths that clients ask for to real ones. A path that
 	// it does not hold is refused as a path without a socket is.
 	Sockets map[string]string
+	// Addresses maps the host:port that clients ask for to a real one. One
+	// that it does not hold is refused as an unknown name is.
+	Addresses map[string]string
 }
 
 // Server is a running SSH server.
@@ -63,6 +72,7 @@ type Server struct {
 	loggedIn atomic.Int64
 	channels atomic.Int64
 	requests atomic.Int64
+	stalled  atomic.Int64
 	stopped  chan struct{}
 
 	mu    sync.Mutex
@@ -85,7 +95,7 @@ func Start(options Options) (*Server, error) {
 		open:     map[net.Conn]struct{}{},
 	}
 	s.stall.Store(int64(options.Stall))
-	s.config = &ssh.ServerConfig{PublicKeyCallback: s.authenticate}
+	s.config = &ssh.ServerConfig{PublicKeyCallback: s.authenticate, BannerCallback: s.greet}
 	for _, key := range options.HostKeys {
 		s.config.AddHostKey(key)
 	}
@@ -119,7 +129,10 @@ func (s *Server) Open() int {
 	return len(s.open)
 }
 
-// Asked gives the socket paths that clients asked for, in order.
+// Stalled gives how often the server has stopped answering so far.
+func (s *Server) Stalled() int { return int(s.stalled.Load()) }
+
+// Asked gives the socket paths and addresses that clients asked for, in order.
 func (s *Server) Asked() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -160,7 +173,22 @@ func (s *Server) Close() error {
 	return nil
 }
 
-func (s *Server) stallsAt(at Stall) bool { return Stall(s.stall.Load()) == at }
+// stallsAt tells whether the server is to go quiet now, and counts it.
+func (s *Server) stallsAt(at Stall) bool {
+	if Stall(s.stall.Load()) != at {
+		return false
+	}
+	s.stalled.Add(1)
+	return true
+}
+
+// greet is called after the key exchange, when the client asks to authenticate.
+func (s *Server) greet(ssh.ConnMetadata) string {
+	if s.stallsAt(AfterKeyExchange) {
+		<-s.stopped
+	}
+	return ""
+}
 
 func (s *Server) authenticate(meta ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 	s.mu.Lock()
@@ -206,12 +234,15 @@ func (s *Server) serve(conn net.Conn) {
 		delete(s.open, conn)
 		s.mu.Unlock()
 	}()
-	switch {
-	case s.stallsAt(AtBanner):
-		_, _ = io.Copy(io.Discard, conn)
-		return
-	case s.stallsAt(AtKeyExchange):
-		if _, err := io.WriteString(conn, "SSH-2.0-stalled\r\n"); err == nil {
+	if at := Stall(s.stall.Load()); at == AtBanner || at == AtKeyExchange {
+		if at == AtKeyExchange {
+			if _, err := io.WriteString(conn, "SSH-2.0-stalled\r\n"); err != nil {
+				return
+			}
+		}
+		// it has gone quiet when somebody waits for it
+		if _, err := conn.Read(make([]byte, 1)); err == nil {
+			s.stalled.Add(1)
 			_, _ = io.Copy(io.Discard, conn)
 		}
 		return
@@ -221,6 +252,12 @@ func (s *Server) serve(conn net.Conn) {
 		return
 	}
 	s.loggedIn.Add(1)
+	if Stall(s.stall.Load()) == AfterAuth {
+		for range channels {
+			s.stalled.Add(1) // it has gone quiet when somebody wants something
+		}
+		return
+	}
 	s.work.Go(func() { s.answerRequests(requests) })
 	for request := range channels {
 		s.work.Go(func() { s.forward(request) })
@@ -248,28 +285,23 @@ func (s *Server) forward(request ssh.NewChannel) {
 		_ = request.Reject(ssh.Prohibited, "open failed")
 		return
 	}
-	if request.ChannelType() != "direct-streamlocal@openssh.com" {
-		_ = request.Reject(ssh.UnknownChannelType, "unknown channel type")
-		return
-	}
-	var target struct {
-		Path      string
-		Reserved0 string
-		Reserved1 uint32
-	}
-	if err := ssh.Unmarshal(request.ExtraData(), &target); err != nil {
-		_ = request.Reject(ssh.ConnectionFailed, "malformed request")
+	network, asked, err := wanted(request)
+	if err != nil {
+		_ = request.Reject(ssh.UnknownChannelType, err.Error())
 		return
 	}
 	s.mu.Lock()
-	s.asked = append(s.asked, target.Path)
+	s.asked = append(s.asked, asked)
 	s.mu.Unlock()
-	path, ok := s.options.Sockets[target.Path]
-	if !ok {
-		_ = request.Reject(ssh.ConnectionFailed, "open failed")
+	path, message := s.options.Sockets[asked], "open failed" // which is all that OpenSSH says
+	if network == "tcp" {
+		path, message = s.options.Addresses[asked], "Name or service not known"
+	}
+	if path == "" {
+		_ = request.Reject(ssh.ConnectionFailed, message)
 		return
 	}
-	socket, err := new(net.Dialer).DialContext(context.Background(), "unix", path)
+	socket, err := new(net.Dialer).DialContext(context.Background(), network, path)
 	if err != nil {
 		_ = request.Reject(ssh.ConnectionFailed, "open failed")
 		return
@@ -283,6 +315,30 @@ func (s *Server) forward(request ssh.NewChannel) {
 	defer s.channels.Add(-1)
 	go ssh.DiscardRequests(requests)
 	splice(channel, socket)
+}
+
+// wanted gives what a client wants to be connected to.
+func wanted(request ssh.NewChannel) (network, address string, err error) {
+	switch request.ChannelType() {
+	case "direct-streamlocal@openssh.com":
+		var target struct {
+			Path      string
+			Reserved0 string
+			Reserved1 uint32
+		}
+		err := ssh.Unmarshal(request.ExtraData(), &target)
+		return "unix", target.Path, err
+	case "direct-tcpip":
+		var target struct {
+			Host       string
+			Port       uint32
+			Origin     string
+			OriginPort uint32
+		}
+		err := ssh.Unmarshal(request.ExtraData(), &target)
+		return "tcp", net.JoinHostPort(target.Host, strconv.FormatUint(uint64(target.Port), 10)), err
+	}
+	return "", "", errors.New("unknown channel type")
 }
 
 // splice copies both ways until either side ends, then closes both.

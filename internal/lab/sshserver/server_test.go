@@ -117,3 +117,26 @@ func TestServerRefusesOtherKeys(t *testing.T) {
 		t.Errorf("%d logins of %d connections, want 0 of 1", server.Logins(), server.Connections())
 	}
 }
+
+func TestServerForwardsToItsAddressesAndNoOthers(t *testing.T) {
+	host, user := newKey(t, ssh.KeyAlgoED25519), newKey(t, ssh.KeyAlgoED25519)
+	options := sshserver.Options{HostKeys: []ssh.Signer{host.Signer}, AuthorizedKeys: []ssh.PublicKey{user.Public()}}
+	behind := start(t, options)
+	options.Addresses = map[string]string{"hv1:22": behind.Addr()}
+	client, err := login(t, start(t, options), host, user)
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := client.Dial("tcp", "hv1:22")
+	if err != nil {
+		t.Fatal(err)
+	}
+	greeting := make([]byte, 8)
+	if _, err := io.ReadFull(conn, greeting); err != nil || string(greeting) != "SSH-2.0-" {
+		t.Errorf("behind it is %q, %v", greeting, err)
+	}
+	var refused *ssh.OpenChannelError
+	if _, err := client.Dial("tcp", "hv2:22"); !errors.As(err, &refused) || refused.Message != "Name or service not known" {
+		t.Errorf("an unknown name gave %v", err)
+	}
+}
