@@ -110,7 +110,7 @@ type creation struct {
 // ready. Nothing of the instance itself is made.
 func (b *Backend) prepare(ctx context.Context, h *host, spec egress.Spec) (creation, error) {
 	c := creation{spec: spec}
-	macs := interfaceMACs(h.name, spec.ID.Name, spec.KVM.Interfaces)
+	macs := InterfaceMACs(h.name, spec.ID.Name, spec.KVM.Interfaces)
 	var err error
 	if c.seed, err = seedISO(spec, macs); err != nil {
 		return creation{}, h.fault("building the seed of instance "+spec.ID.Name, err)

@@ -56,7 +56,7 @@ func TestDomainXMLMatchesGoldenFile(t *testing.T) {
 				{Bridge: "br0", VLAN: 42, Model: "e1000e", MAC: "52:54:00:AA:BB:CC"},
 				{Macvtap: "eno1"},
 			}
-			m.MACs = interfaceMACs("hv1", m.Name, m.Spec.Interfaces)
+			m.MACs = InterfaceMACs("hv1", m.Name, m.Spec.Interfaces)
 		},
 		"logical-disks": func(m *machine) { m.Overlay = disk{Path: "/dev/vg0/root", Block: true} },
 	} {

@@ -81,10 +81,10 @@ func MACAddress(host, instance string) string {
 	return fmt.Sprintf("52:54:00:%02x:%02x:%02x", sum[0], sum[1], sum[2])
 }
 
-// interfaceMACs gives the MAC addresses of an instance's interfaces, in their
+// InterfaceMACs gives the MAC addresses of an instance's interfaces, in their
 // order: those that are wanted, and for the others such as follow from where the
 // instance lives, its name and the interface's place. The first is MACAddress's.
-func interfaceMACs(host, instance string, interfaces []egress.Interface) []string {
+func InterfaceMACs(host, instance string, interfaces []egress.Interface) []string {
 	macs := make([]string, len(interfaces))
 	for i, nic := range interfaces {
 		switch {

@@ -44,21 +44,6 @@ func diagnose(f failure) diag.Diagnostic {
 	return diag.NewAttributeErrorDiagnostic(at, summary, detail)
 }
 
-// diagnoseForeign refuses a machine of somebody else's, whose configuration
-// nobody can tell.
-func diagnoseForeign(id egress.ProviderID, importing bool) diag.Diagnostic {
-	if importing {
-		return diag.NewErrorDiagnostic(fmt.Sprintf("Unable to import egress proxy %q", id.Name),
-			fmt.Sprintf("The machine %s on host %s was not made by this provider, and importing machines of other tools is not supported in this version. "+
-				"Nothing was changed, neither on the machine nor in the state.\n\n"+
-				"Leave that machine to what made it, and give the instance another name.", id.Name, id.Location))
-	}
-	return diag.NewErrorDiagnostic(fmt.Sprintf("Unable to read egress proxy %q", id.Name),
-		fmt.Sprintf("Another machine on host %s has taken the name %s: it was not made by this provider. "+
-			"The state is as it was, and nothing was changed on the machine.\n\n"+
-			"Rename or remove that machine, and the instance is created again; or take the instance out of the state with terraform state rm.", id.Location, id.Name))
-}
-
 // afterwards says what became of the instance whose operation was cut short.
 func afterwards(f failure) string {
 	switch {

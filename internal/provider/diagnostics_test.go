@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-go/tftypes"
 
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm"
 )
 
 func TestDiagnoseSaysWhatWasDoneWhereAndWhatToDo(t *testing.T) {
@@ -189,7 +190,7 @@ func TestACreationCutShortIsSavedCompletely(t *testing.T) {
 			if !state.IsFullyKnown() {
 				t.Errorf("the state holds unknown values: %s", state)
 			}
-			for at, want := range map[string]string{"id": "kvm://hv1/ci-egress-1", "state": "provisioning", "kvm.mac": "52:54:00:00:00:01", "kvm.image_sha256": sumA} {
+			for at, want := range map[string]string{"id": "kvm://hv1/ci-egress-1", "state": "provisioning", "kvm.mac": kvm.MACAddress("hv1", "ci-egress-1"), "kvm.image_sha256": sumA} {
 				if got := textAt(t, state, at); got != want {
 					t.Errorf("%s is %q, want %q", at, got, want)
 				}

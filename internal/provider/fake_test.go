@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
+	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm"
 )
 
 // fakeBackend keeps instances in memory, does what a backend promises, and
@@ -43,14 +45,11 @@ func (b *fakeBackend) Create(_ context.Context, spec egress.Spec) (egress.Instan
 	if err != nil && !b.halfway {
 		return egress.Instance{}, err
 	}
-	k := spec.KVM
-	virtType := k.VirtType
-	if virtType == "" {
-		virtType = "qemu"
-	}
+	uuid := fmt.Sprintf("00000000-0000-4000-8000-%012d", len(b.specs))
 	instance := egress.Instance{
-		ID: spec.ID, State: egress.Running, Ready: true,
+		ID: spec.ID, UID: uuid, State: egress.Running, Ready: true,
 		Addresses:   []netip.Addr{netip.MustParseAddr(fmt.Sprintf("192.0.2.%d", 10+len(b.specs)))},
+		Description: spec.Description,
 		Tags:        spec.Tags,
 		ConfigHash:  spec.ConfigHash(),
 		Proxy:       withoutPasswords(spec.Proxy),
@@ -58,17 +57,35 @@ func (b *fakeBackend) Create(_ context.Context, spec egress.Spec) (egress.Instan
 
 		UserDataVersion: spec.UserDataVersion,
 		CreatedAt:       time.Date(2026, 12, 1, 10, 0, len(b.specs), 0, time.UTC),
-		KVM: &egress.KVMInstance{
-			UUID: fmt.Sprintf("00000000-0000-4000-8000-%012d", len(b.specs)), MAC: "52:54:00:00:00:01",
-			VCPUs: k.VCPUs, MemoryMiB: k.MemoryMiB, DiskGiB: k.DiskGiB, Image: k.Image.Name, ImageSHA256: k.Image.SHA256,
-			Pool: k.Pool, Interfaces: k.Interfaces, VirtType: virtType,
-		},
+		KVM:             fakeMachine(uuid, spec),
+	}
+	if spec.Stopped {
+		instance.State, instance.Ready, instance.Addresses = egress.Stopped, false, nil
 	}
 	if err != nil {
 		instance.State, instance.Unfinished, instance.Ready, instance.Addresses = egress.Provisioning, true, false, nil
 	}
 	b.instances[spec.ID] = instance
 	return instance, err
+}
+
+// fakeMachine is a machine as spec wants it.
+func fakeMachine(uuid string, spec egress.Spec) *egress.KVMInstance {
+	k := spec.KVM
+	interfaces := slices.Clone(k.Interfaces)
+	for i, mac := range kvm.InterfaceMACs(spec.ID.Location, spec.ID.Name, k.Interfaces) {
+		interfaces[i].MAC = mac
+	}
+	sum := k.Image.SHA256
+	if k.Image.ChecksumURL != "" {
+		sum = sumB // as the list on the web has it
+	}
+	return &egress.KVMInstance{
+		UUID: uuid, MAC: interfaces[0].MAC, Interfaces: interfaces,
+		VCPUs: k.VCPUs, MemoryMiB: k.MemoryMiB, DiskGiB: k.DiskGiB, Image: k.Image.Name, ImageSHA256: sum, ImageVolume: k.Image.Volume(),
+		Pool: k.Pool, VirtType: cmp.Or(k.VirtType, "qemu"), CPUMode: cmp.Or(k.CPUMode, "maximum"), Firmware: cmp.Or(k.Firmware, "bios"),
+		SecureBoot: k.SecureBoot, Autostart: k.Autostart, ConsoleLog: k.ConsoleLog,
+	}
 }
 
 func withoutPasswords(p *egress.Proxy) *egress.Proxy {
@@ -105,24 +122,44 @@ func (b *fakeBackend) Update(_ context.Context, id egress.ProviderID, spec egres
 	if err := b.begin("update"); err != nil {
 		return b.instances[id], err
 	}
-	instance := b.instances[id]
-	instance.Tags, instance.HealthCheck = spec.Tags, spec.HealthCheck
-	if instance.State == egress.Stopped {
+	instance, ok := b.instances[id]
+	if !ok || (spec.UID != "" && spec.UID != instance.UID) {
+		return egress.Instance{}, &egress.Fault{Kind: egress.ErrNotFound, Doing: "updating " + id.Name, Host: id.Location}
+	}
+	instance.Tags, instance.HealthCheck, instance.Description, instance.Foreign = spec.Tags, spec.HealthCheck, spec.Description, false
+	if instance.ConfigHash == "" {
+		instance.ConfigHash, instance.Proxy, instance.UserDataVersion = spec.ConfigHash(), withoutPasswords(spec.Proxy), spec.UserDataVersion
+	}
+	machine := *instance.KVM
+	k := spec.KVM
+	machine.VCPUs, machine.MemoryMiB, machine.DiskGiB = k.VCPUs, k.MemoryMiB, max(k.DiskGiB, machine.DiskGiB)
+	machine.CPUMode = cmp.Or(k.CPUMode, machine.CPUMode)
+	machine.Autostart, machine.ConsoleLog, machine.MissingVolumes = k.Autostart, k.ConsoleLog, nil
+	if machine.Image == "" {
+		machine.Image, machine.ImageSHA256, machine.ImageVolume = k.Image.Name, k.Image.SHA256, k.Image.Volume()
+	}
+	instance.KVM = &machine
+	switch {
+	case spec.Stopped:
+		instance.State, instance.Addresses = egress.Stopped, nil
+	case instance.State == egress.Stopped:
 		instance.State = egress.Running
 		instance.Addresses = []netip.Addr{netip.MustParseAddr("192.0.2.99")}
 	}
 	b.instances[id] = instance
-	instance.Ready = true
+	instance.Ready = !spec.Stopped
 	return instance, nil
 }
 
-func (b *fakeBackend) Delete(_ context.Context, id egress.ProviderID, _ string) error {
+func (b *fakeBackend) Delete(_ context.Context, id egress.ProviderID, uid string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err := b.begin("delete"); err != nil {
 		return err
 	}
-	delete(b.instances, id)
+	if uid == "" || b.instances[id].UID == uid {
+		delete(b.instances, id)
+	}
 	return nil
 }
 

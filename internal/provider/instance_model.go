@@ -15,6 +15,9 @@ import (
 
 type instanceModel struct {
 	Name              types.String   `tfsdk:"name"`
+	Description       types.String   `tfsdk:"description"`
+	Running           types.Bool     `tfsdk:"running"`
+	Protected         types.Bool     `tfsdk:"deletion_protection"`
 	KVM               types.Object   `tfsdk:"kvm"`
 	Proxy             types.Object   `tfsdk:"proxy"`
 	UserData          types.String   `tfsdk:"user_data"`
@@ -42,11 +45,20 @@ type kvmModel struct {
 	DiskGiB     types.Int64  `tfsdk:"disk_gib"`
 	Image       types.String `tfsdk:"image"`
 	Network     types.String `tfsdk:"network"`
+	Interfaces  types.List   `tfsdk:"interfaces"`
 	Pool        types.String `tfsdk:"pool"`
 	VirtType    types.String `tfsdk:"virt_type"`
+	CPUMode     types.String `tfsdk:"cpu_mode"`
+	Firmware    types.String `tfsdk:"firmware"`
+	SecureBoot  types.Bool   `tfsdk:"secure_boot"`
+	Autostart   types.Bool   `tfsdk:"autostart"`
+	ConsoleLog  types.String `tfsdk:"console_log"`
+	VendorData  types.String `tfsdk:"vendor_data"`
 	UUID        types.String `tfsdk:"uuid"`
 	MAC         types.String `tfsdk:"mac"`
 	ImageSHA256 types.String `tfsdk:"image_sha256"`
+	ImageVolume types.String `tfsdk:"image_volume"`
+	Missing     types.List   `tfsdk:"missing_volumes"`
 }
 
 type proxyModel struct {
@@ -87,6 +99,15 @@ func as[M any](ctx context.Context, object types.Object, diags *diag.Diagnostics
 		diags.Append(object.As(ctx, &model, basetypes.ObjectAsOptions{})...)
 	}
 	return model
+}
+
+// machineOf takes a kvm attribute apart; a null or unknown one gives a model
+// whose values are all null.
+func machineOf(ctx context.Context, o types.Object, diags *diag.Diagnostics) kvmModel {
+	if o.IsNull() || o.IsUnknown() {
+		return kvmModel{Interfaces: noInterfaces(), Missing: types.ListNull(types.StringType)}
+	}
+	return as[kvmModel](ctx, o, diags)
 }
 
 // object puts a model together again.
@@ -254,8 +275,11 @@ func tagsMap(tags egress.Tags) types.Map {
 // apart from what the backend decides.
 func spec(ctx context.Context, id egress.ProviderID, plan, config instanceModel, s *settings) (egress.Spec, diag.Diagnostics) {
 	var diags diag.Diagnostics
+	machine := machineOf(ctx, plan.KVM, &diags)
 	out := egress.Spec{
 		ID:              id,
+		Description:     plan.Description.ValueString(),
+		Stopped:         !plan.Running.ValueBool(),
 		Tags:            readTags(ctx, plan.TagsAll, &diags),
 		Proxy:           readProxy(ctx, plan.Proxy, &diags),
 		UserData:        egress.NewSecret(plan.UserData.ValueString()),
@@ -271,17 +295,23 @@ func spec(ctx context.Context, id egress.ProviderID, plan, config instanceModel,
 			out.Proxy.Clients[name] = client
 		}
 	}
-	machine := as[kvmModel](ctx, plan.KVM, &diags)
 	// That there is one was made sure by ModifyPlan, which runs at apply too.
 	image, _ := s.images.find(machine.Image.ValueString())
+	image.Name, image.SHA256 = machine.Image.ValueString(), machine.ImageSHA256.ValueString()
 	out.KVM = &egress.KVMSpec{
 		VCPUs:      int(machine.VCPUs.ValueInt64()),
 		MemoryMiB:  int(machine.MemoryMiB.ValueInt64()),
 		DiskGiB:    int(machine.DiskGiB.ValueInt64()),
-		Image:      egress.Image{Name: machine.Image.ValueString(), Source: image.Source, SHA256: machine.ImageSHA256.ValueString()},
+		Image:      image,
 		Pool:       machine.Pool.ValueString(),
-		Interfaces: []egress.Interface{{Network: machine.Network.ValueString()}},
+		Interfaces: readInterfaces(ctx, machine, &diags),
 		VirtType:   machine.VirtType.ValueString(),
+		CPUMode:    machine.CPUMode.ValueString(),
+		Firmware:   machine.Firmware.ValueString(),
+		SecureBoot: machine.SecureBoot.ValueBool(),
+		Autostart:  machine.Autostart.ValueBool(),
+		ConsoleLog: machine.ConsoleLog.ValueString(),
+		VendorData: machine.VendorData.ValueString(),
 	}
 	return out, diags
 }

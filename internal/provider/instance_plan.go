@@ -51,55 +51,18 @@ func (p *planning) decide(ctx context.Context) {
 	p.decideRuntime()
 	if p.prior == nil {
 		p.plan.ID = p.newID(ctx)
+		p.checkComplete(ctx)
 		return
 	}
 	p.plan.ID = p.prior.ID
 	p.replaceWhere(path.Root("name"), p.plan.Name, p.prior.Name)
 	p.replaceWhere(configHashPath, p.plan.ConfigHash, p.prior.ConfigHash)
 	p.explainOpenReplacement()
-}
-
-// decideMachine resolves what the machine's attributes refer to in the
-// provider block.
-func (p *planning) decideMachine(ctx context.Context) {
-	if p.plan.KVM.IsUnknown() {
-		if p.prior != nil {
-			p.replaceWhere(kvmPath, p.plan.KVM, p.prior.KVM)
-		}
-		return
+	p.explainAdoption()
+	if len(p.replace) > 0 {
+		p.checkComplete(ctx)
+		p.refuseReplacement()
 	}
-	config := as[kvmModel](ctx, p.config.KVM, &p.diags)
-	m := as[kvmModel](ctx, p.plan.KVM, &p.diags)
-	prior := kvmModel{
-		MachineType: types.StringNull(), VirtType: types.StringUnknown(),
-		UUID: types.StringUnknown(), MAC: types.StringUnknown(),
-	}
-	if p.prior != nil {
-		prior = as[kvmModel](ctx, p.prior.KVM, &p.diags)
-	}
-
-	p.checkHost(m.Host)
-	p.decideSizes(&m, config, prior)
-	m.ImageSHA256 = p.imageSHA256(m.Image)
-	m.VirtType = configuredOr(config.VirtType, prior.VirtType)
-	m.UUID, m.MAC = prior.UUID, prior.MAC
-	p.plan.KVM = object(ctx, m, kvmTypes, &p.diags)
-	if p.prior == nil {
-		return
-	}
-
-	p.replaceWhere(kvmPath.AtName("host"), m.Host, prior.Host)
-	p.replaceWhere(kvmPath.AtName("vcpus"), m.VCPUs, prior.VCPUs)
-	p.replaceWhere(kvmPath.AtName("memory_mib"), m.MemoryMiB, prior.MemoryMiB)
-	p.replaceWhere(kvmPath.AtName("disk_gib"), m.DiskGiB, prior.DiskGiB)
-	p.replaceWhere(kvmPath.AtName("image_sha256"), m.ImageSHA256, prior.ImageSHA256)
-	p.replaceWhere(kvmPath.AtName("pool"), m.Pool, prior.Pool)
-	p.replaceWhere(kvmPath.AtName("virt_type"), m.VirtType, prior.VirtType)
-	if prior.Network.IsNull() && !m.Network.IsNull() {
-		// A machine that is on no network was taken off it.
-		p.replace.Append(kvmPath.AtName("network"))
-	}
-	p.replaceWhere(kvmPath.AtName("network"), m.Network, prior.Network)
 }
 
 // replaceWhere asks for a replacement where an attribute changes, or may
@@ -127,83 +90,21 @@ func (p *planning) explainOpenReplacement() {
 			"So a replacement is planned. To find out first, apply what the value depends on with -target.", strings.Join(p.open, ", ")))
 }
 
-func (p *planning) checkHost(host types.String) {
-	if host.IsUnknown() {
-		return
-	}
-	if _, presence := p.settings.hosts.find(host.ValueString()); presence == absent {
-		p.refuse(kvmPath.AtName("host"), "Unknown host", host.ValueString(), "kvm.hosts", p.settings.hosts.names())
-	}
-}
-
-// refuse reports a reference to something that the provider block lacks.
-func (p *planning) refuse(at path.Path, summary, value, table, names string) {
-	p.diags.AddAttributeError(at, fmt.Sprintf("%s %q", summary, value),
-		fmt.Sprintf("%s = %q, but %s in the provider block has no such entry; it has: %s. Add it there, or use one of these.", at, value, table, names))
-}
-
-// decideSizes takes each size from its own attribute, else from the machine
-// type.
-func (p *planning) decideSizes(m *kvmModel, config, prior kvmModel) {
-	var size machineType
-	found := absent
-	switch name := config.MachineType; {
-	case name.IsUnknown():
-		found = pending
-	case !name.IsNull():
-		if size, found = p.settings.machineTypes.find(name.ValueString()); found == absent {
-			p.refuse(kvmPath.AtName("machine_type"), "Unknown machine type", name.ValueString(), "kvm.machine_types", p.settings.machineTypes.names())
-		}
-	}
-	m.VCPUs = sizeOr(config.VCPUs, size.VCPUs, found)
-	m.MemoryMiB = sizeOr(config.MemoryMiB, size.MemoryMiB, found)
-	m.DiskGiB = sizeOr(config.DiskGiB, size.DiskGiB, found)
-	m.MachineType = config.MachineType
-	if config.MachineType.IsNull() {
-		// Import found the type that the sizes are those of; it holds for as
-		// long as that is so.
-		if size, presence := p.settings.machineTypes.find(prior.MachineType.ValueString()); presence == pending || (presence == present && size == sizes(*m)) {
-			m.MachineType = prior.MachineType
-		}
-	}
-}
-
-func sizeOr(configured types.Int64, size int64, found presence) types.Int64 {
-	switch {
-	case !configured.IsNull():
-		return configured
-	case found == absent: // refused already
-		return types.Int64Null()
-	case found == pending && size == 0:
-		return types.Int64Unknown()
-	}
-	return types.Int64Value(size)
-}
-
-func (p *planning) imageSHA256(name types.String) types.String {
-	if name.IsUnknown() {
-		return types.StringUnknown()
-	}
-	image, presence := p.settings.images.find(name.ValueString())
-	if presence == absent {
-		p.refuse(kvmPath.AtName("image"), "Unknown image", name.ValueString(), "kvm.images", p.settings.images.names())
-	}
-	if image.SHA256 == "" {
-		return types.StringUnknown()
-	}
-	return types.StringValue(image.SHA256)
-}
-
 // configHash identifies the planned configuration, or is unknown while a part
 // of it is.
 func (p *planning) configHash(ctx context.Context) types.String {
 	if !isFullyKnown(ctx, p.plan.Proxy) || p.plan.UserData.IsUnknown() || p.plan.UserDataWOVersion.IsUnknown() {
 		return types.StringUnknown()
 	}
-	return types.StringValue(egress.Spec{
+	vendorData := machineOf(ctx, p.plan.KVM, &p.diags).VendorData
+	if p.plan.KVM.IsUnknown() || vendorData.IsUnknown() {
+		return types.StringUnknown()
+	}
+	return textOrNull(egress.Spec{
 		Proxy:           readProxy(ctx, p.plan.Proxy, &p.diags),
 		UserData:        egress.NewSecret(p.plan.UserData.ValueString()),
 		UserDataVersion: p.plan.UserDataWOVersion.ValueInt64(),
+		KVM:             &egress.KVMSpec{VendorData: vendorData.ValueString()},
 	}.ConfigHash())
 }
 
@@ -255,20 +156,35 @@ func sameDuration(planned, prior types.String) types.String {
 	return planned
 }
 
-// decideRuntime plans what the machine does: it is to run. A machine that was
-// found stopped is started, and only then are its addresses to be found anew.
+// decideRuntime plans what the machine does. Where it does that already, all
+// that comes and goes with a running machine stays; one that is started has its
+// addresses found anew, one that is stopped has none.
 func (p *planning) decideRuntime() {
 	plan, prior := &p.plan, p.prior
+	wanted := egress.Running
+	if !plan.Running.ValueBool() {
+		wanted = egress.Stopped
+	}
 	if prior != nil {
 		plan.State, plan.Ready, plan.CreatedAt = prior.State, prior.Ready, prior.CreatedAt
 		plan.Addresses, plan.Address, plan.HTTPURL = prior.Addresses, prior.Address, prior.HTTPURL
-		if prior.State.ValueString() != string(egress.Stopped) {
+		stopped := prior.State.ValueString() == string(egress.Stopped)
+		if !plan.Running.IsUnknown() && stopped == (wanted == egress.Stopped) {
 			return
 		}
 	} else {
 		plan.CreatedAt = types.StringUnknown()
 	}
-	plan.State = types.StringValue(string(egress.Running))
+	plan.State = types.StringValue(string(wanted))
+	switch {
+	case plan.Running.IsUnknown():
+		plan.State = types.StringUnknown()
+	case wanted == egress.Stopped:
+		plan.Ready = types.BoolValue(false)
+		plan.Addresses = textsList(nil)
+		plan.Address, plan.HTTPURL = types.StringNull(), types.StringNull()
+		return
+	}
 	plan.Ready = types.BoolUnknown()
 	plan.Addresses = types.ListUnknown(types.StringType)
 	plan.Address = types.StringUnknown()
@@ -279,7 +195,7 @@ func (p *planning) decideRuntime() {
 }
 
 func (p *planning) newID(ctx context.Context) types.String {
-	host := as[kvmModel](ctx, p.plan.KVM, &p.diags).Host
+	host := machineOf(ctx, p.plan.KVM, &p.diags).Host
 	if p.plan.KVM.IsUnknown() || host.IsUnknown() || p.plan.Name.IsUnknown() {
 		return types.StringUnknown()
 	}

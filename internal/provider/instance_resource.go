@@ -10,6 +10,7 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/diag"
 	"github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/resource"
+	"github.com/hashicorp/terraform-plugin-framework/tfsdk"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 	"github.com/hashicorp/terraform-plugin-log/tflog"
 
@@ -70,7 +71,8 @@ func (r *instanceResource) ValidateConfig(ctx context.Context, req resource.Vali
 
 func (r *instanceResource) ModifyPlan(ctx context.Context, req resource.ModifyPlanRequest, resp *resource.ModifyPlanResponse) {
 	if req.Plan.Raw.IsNull() {
-		return // a removal
+		resp.Diagnostics.Append(refuseRemoval(ctx, req.State)...)
+		return
 	}
 	p := planning{settings: r.settings}
 	resp.Diagnostics.Append(req.Config.Get(ctx, &p.config)...)
@@ -97,7 +99,7 @@ func (r *instanceResource) Create(ctx context.Context, req resource.CreateReques
 	}
 	limit, diags := plan.Timeouts.Create(ctx, defaultCreateTimeout)
 	resp.Diagnostics.Append(diags...)
-	host := as[kvmModel](ctx, plan.KVM, &resp.Diagnostics).Host.ValueString()
+	host := machineOf(ctx, plan.KVM, &resp.Diagnostics).Host.ValueString()
 	id := egress.ProviderID{Backend: egress.KVM, Location: host, Name: plan.Name.ValueString()}
 	wanted, diags := spec(ctx, id, plan, config, r.settings)
 	resp.Diagnostics.Append(diags...)
@@ -117,6 +119,7 @@ func (r *instanceResource) Create(ctx context.Context, req resource.CreateReques
 		if failed != nil {
 			// Nobody checks this state against the plan, so it can be honest.
 			state.State, state.Ready = textOrNull(string(instance.State)), types.BoolValue(instance.Ready)
+			state.Protected = types.BoolValue(false) // from its own replacement
 		}
 		resp.Diagnostics.Append(resp.State.Set(ctx, &state)...)
 	}
@@ -151,6 +154,9 @@ func (r *instanceResource) Read(ctx context.Context, req resource.ReadRequest, r
 	case failed != nil:
 		resp.Diagnostics.Append(diagnose(*failed))
 		return
+	case another(ctx, prior, instance, &resp.Diagnostics):
+		resp.State.RemoveResource(ctx)
+		return
 	case instance.Unfinished && prior.Name.IsNull():
 		resp.Diagnostics.AddError(fmt.Sprintf("Unable to import egress proxy %q", id.Name),
 			fmt.Sprintf("The creation of %s was begun and not completed. Do not import it: apply the configuration without the import, and it is made anew on the image that is there already.", id))
@@ -158,9 +164,6 @@ func (r *instanceResource) Read(ctx context.Context, req resource.ReadRequest, r
 	case instance.Unfinished:
 		// Its values are those that the failed creation saved.
 		resp.Diagnostics.Append(resp.State.SetAttribute(ctx, path.Root("state"), textOrNull(string(instance.State)))...)
-		return
-	case instance.ConfigHash == "":
-		resp.Diagnostics.Append(diagnoseForeign(id, prior.Name.IsNull()))
 		return
 	}
 	instance.Addresses = settledAddresses(ctx, prior.Addresses, instance)
@@ -185,6 +188,7 @@ func (r *instanceResource) Update(ctx context.Context, req resource.UpdateReques
 	resp.Diagnostics.Append(diags...)
 	wanted, diags := spec(ctx, id, plan, config, r.settings)
 	resp.Diagnostics.Append(diags...)
+	wanted.UID = uidOf(ctx, prior, &resp.Diagnostics)
 	if !ok || resp.Diagnostics.HasError() {
 		return
 	}
@@ -211,14 +215,16 @@ func (r *instanceResource) Delete(ctx context.Context, req resource.DeleteReques
 	if resp.Diagnostics.HasError() {
 		return
 	}
+	resp.Diagnostics.Append(refuseRemoval(ctx, req.State)...) // of a replacement nobody but Terraform knew
 	id, ok := parseID(state.ID, &resp.Diagnostics)
 	limit, diags := state.Timeouts.Delete(ctx, defaultDeleteTimeout)
 	resp.Diagnostics.Append(diags...)
 	if !ok || resp.Diagnostics.HasError() {
 		return
 	}
+	uid := uidOf(ctx, state, &resp.Diagnostics)
 	failed := r.run(ctx, "delete", id, limit, func(ctx context.Context, backend egress.Backend) error {
-		return backend.Delete(ctx, id, as[kvmModel](ctx, state.KVM, &resp.Diagnostics).UUID.ValueString())
+		return backend.Delete(ctx, id, uid)
 	})
 	if failed != nil {
 		resp.Diagnostics.Append(diagnose(*failed))
@@ -280,6 +286,35 @@ func (r *instanceResource) checkReady(ctx context.Context, instance egress.Insta
 			sentence(err.Error())+" Its machine runs. The attribute ready is false until the proxy answers again; nothing is planned because of it.")
 		return false
 	}
+	return true
+}
+
+// refuseRemoval keeps a protected instance from being destroyed.
+func refuseRemoval(ctx context.Context, state tfsdk.State) diag.Diagnostics {
+	var m instanceModel
+	diags := state.Get(ctx, &m)
+	if m.Protected.ValueBool() {
+		diags.AddAttributeError(path.Root("deletion_protection"), protectedSummary(m.Name),
+			"The instance is protected from being destroyed. Set deletion_protection to false and apply that first; one that was tainted by hand takes a terraform untaint before that.")
+	}
+	return diags
+}
+
+// uidOf gives the identity that the state has of an instance.
+func uidOf(ctx context.Context, m instanceModel, diags *diag.Diagnostics) string {
+	return machineOf(ctx, m.KVM, diags).UUID.ValueString()
+}
+
+// another tells whether what was found under an instance's name is another
+// machine than the state's, which is gone then.
+func another(ctx context.Context, prior instanceModel, found egress.Instance, diags *diag.Diagnostics) bool {
+	uid := uidOf(ctx, prior, diags)
+	if uid == "" || found.UID == "" || uid == found.UID {
+		return false
+	}
+	diags.AddWarning(fmt.Sprintf("Egress proxy %q is gone, and another machine has its name", found.ID.Name),
+		fmt.Sprintf("The machine of the state had the UUID %s, the one that %s names now has %s. The plan makes a new instance, which fails for as long as the other one is there: "+
+			"rename or remove that machine, give the instance another name, or adopt the other one with terraform import.", uid, found.ID, found.UID))
 	return true
 }
 

@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"net"
 	"net/netip"
@@ -35,7 +36,7 @@ func complete(ctx context.Context, plan instanceModel, instance egress.Instance)
 	m.TagsAll = either(m.TagsAll, tagsMap(instance.Tags))
 	m.HealthCheck = either(m.HealthCheck, healthCheckObject(instance.HealthCheck))
 
-	machine := as[kvmModel](ctx, plan.KVM, &diags)
+	machine := machineOf(ctx, plan.KVM, &diags)
 	var k egress.KVMInstance
 	if instance.KVM != nil {
 		k = *instance.KVM
@@ -44,10 +45,16 @@ func complete(ctx context.Context, plan instanceModel, instance egress.Instance)
 	machine.VCPUs = either(machine.VCPUs, numberOrNull(k.VCPUs))
 	machine.MemoryMiB = either(machine.MemoryMiB, numberOrNull(k.MemoryMiB))
 	machine.DiskGiB = either(machine.DiskGiB, numberOrNull(k.DiskGiB))
+	machine.Network = either(machine.Network, types.StringNull())
+	machine.Interfaces = completeInterfaces(ctx, machine.Interfaces, k.Interfaces, &diags)
 	machine.VirtType = either(machine.VirtType, textOrNull(k.VirtType))
-	machine.UUID = either(machine.UUID, textOrNull(k.UUID))
+	machine.CPUMode = either(machine.CPUMode, textOrNull(k.CPUMode))
+	machine.Firmware = either(machine.Firmware, textOrNull(k.Firmware))
+	machine.SecureBoot = either(machine.SecureBoot, types.BoolValue(k.SecureBoot))
+	machine.UUID = either(machine.UUID, textOrNull(cmp.Or(k.UUID, instance.UID)))
 	machine.MAC = either(machine.MAC, textOrNull(k.MAC))
 	machine.ImageSHA256 = either(machine.ImageSHA256, textOrNull(k.ImageSHA256))
+	machine.ImageVolume = either(machine.ImageVolume, textOrNull(k.ImageVolume))
 	m.KVM = object(ctx, machine, kvmTypes, &diags)
 	return m, diags
 }
@@ -62,9 +69,8 @@ func either[V attr.Value](planned, found V) V {
 
 // observe gives the state after a refresh. What cannot be read back (write-only
 // values, user_data, time limits) stays as it was, and so does what the
-// instance does not tell; everything else becomes what was found. The instance
-// is one that the provider made. A prior state without a name is that of an
-// import.
+// instance does not tell; everything else becomes what was found. A prior state
+// without a name is that of an import.
 func observe(ctx context.Context, prior instanceModel, instance egress.Instance, s *settings) (instanceModel, diag.Diagnostics) {
 	var diags diag.Diagnostics
 	importing := prior.Name.IsNull()
@@ -76,10 +82,16 @@ func observe(ctx context.Context, prior instanceModel, instance egress.Instance,
 	m.TagsAll = tagsMap(instance.Tags)
 	if importing {
 		m.Tags = importedTags(ctx, instance.Tags, s.defaultTags, &diags)
+		m.Running = types.BoolValue(instance.State != egress.Stopped)
+		m.Protected = types.BoolValue(false)
+		if m.HealthCheck.IsNull() { // others made it
+			m.HealthCheck = healthCheckObject(egress.HealthCheck{From: egress.FromNone, Interval: time.Second})
+		}
 	} else {
 		m.Tags = observedTags(ctx, instance.Tags, prior, &diags)
 	}
-	m.ConfigHash = types.StringValue(instance.ConfigHash)
+	m.Description = observedText(prior.Description, instance.Description)
+	m.ConfigHash = textOrNull(instance.ConfigHash)
 	if instance.UserDataVersion != 0 {
 		m.UserDataWOVersion = types.Int64Value(instance.UserDataVersion)
 	}
@@ -89,7 +101,9 @@ func observe(ctx context.Context, prior instanceModel, instance egress.Instance,
 		m.CreatedAt = found.CreatedAt
 	}
 	if instance.KVM != nil {
-		machine := observedMachine(as[kvmModel](ctx, prior.KVM, &diags), instance, s)
+		machine := machineOf(ctx, prior.KVM, &diags)
+		observeInterfaces(ctx, &machine, instance.KVM.Interfaces, &diags)
+		machine = observedMachine(machine, instance, s)
 		if importing {
 			machine.MachineType = textOrNull(s.machineTypes.only(func(t machineType) bool { return t == sizes(machine) }))
 		}
@@ -229,14 +243,20 @@ func observedMachine(prior kvmModel, instance egress.Instance, s *settings) kvmM
 	if k.DiskGiB != 0 {
 		m.DiskGiB = types.Int64Value(int64(k.DiskGiB))
 	}
-	m.Network = types.StringNull()
-	if len(k.Interfaces) > 0 {
-		m.Network = textOrNull(k.Interfaces[0].Network)
-	}
 	if k.Pool != "" {
 		m.Pool = types.StringValue(k.Pool)
 	}
 	m.VirtType = textOrNull(k.VirtType)
+	m.CPUMode = types.StringNull()
+	if slices.Contains(cpuModes, k.CPUMode) {
+		m.CPUMode = types.StringValue(k.CPUMode)
+	}
+	m.Firmware = textOrNull(k.Firmware)
+	m.SecureBoot = types.BoolValue(k.SecureBoot)
+	m.Autostart = types.BoolValue(k.Autostart)
+	m.ConsoleLog = observedText(m.ConsoleLog, k.ConsoleLog)
+	m.Missing = textsList(k.MissingVolumes)
+	m.ImageVolume = textOrNull(k.ImageVolume)
 	m.UUID = textOrNull(k.UUID)
 	m.MAC = textOrNull(k.MAC)
 	if k.ImageSHA256 != "" {
@@ -251,18 +271,33 @@ func observedMachine(prior kvmModel, instance egress.Instance, s *settings) kvmM
 // the machine's checksum is kept, else the one it was made under holds, unless
 // the provider block knows the checksum by another name only.
 func observedImage(prior types.String, k *egress.KVMInstance, s *settings) types.String {
-	if k.ImageSHA256 == "" {
-		return either(prior, types.StringNull())
+	if k.ImageSHA256 == "" && k.ImageVolume == "" {
+		return either(prior, textOrNull(k.Image))
 	}
-	if image, _ := s.images.find(prior.ValueString()); image.SHA256 == k.ImageSHA256 {
+	isOf := func(i egress.Image) bool {
+		if k.ImageVolume != "" {
+			return i.Volume() == k.ImageVolume
+		}
+		return i.SHA256 == k.ImageSHA256
+	}
+	if image, _ := s.images.find(prior.ValueString()); isOf(image) {
 		return prior
 	}
 	if _, presence := s.images.find(k.Image); presence == absent {
-		if name := s.images.only(func(i egress.Image) bool { return i.SHA256 == k.ImageSHA256 }); name != "" {
+		if name := s.images.only(isOf); name != "" {
 			return types.StringValue(name)
 		}
 	}
 	return textOrNull(k.Image)
+}
+
+// observedText gives what was found; an empty text is what the state takes it
+// for.
+func observedText(prior types.String, found string) types.String {
+	if found == "" && prior.ValueString() == "" {
+		return prior
+	}
+	return textOrNull(found)
 }
 
 func sizes(m kvmModel) machineType {

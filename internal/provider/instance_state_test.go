@@ -87,7 +87,7 @@ func imported() instanceModel {
 func observed(t *testing.T, prior instanceModel, instance egress.Instance, s *settings) (instanceModel, kvmModel) {
 	t.Helper()
 	m, diags := observe(t.Context(), prior, instance, s)
-	machine := as[kvmModel](t.Context(), m.KVM, &diags)
+	machine := machineOf(t.Context(), m.KVM, &diags)
 	if diags.HasError() {
 		t.Fatal(diags)
 	}
@@ -273,6 +273,9 @@ func TestCompleteLeavesNothingUnknownWhateverTheBackendKnows(t *testing.T) {
 	machine := kvmModel{
 		Host: types.StringValue("hv1"), MachineType: types.StringUnknown(), VCPUs: types.Int64Unknown(), MemoryMiB: types.Int64Unknown(),
 		DiskGiB: types.Int64Unknown(), VirtType: types.StringUnknown(), UUID: types.StringUnknown(), MAC: types.StringUnknown(), ImageSHA256: types.StringUnknown(),
+		CPUMode: types.StringUnknown(), Firmware: types.StringUnknown(), SecureBoot: types.BoolUnknown(), ImageVolume: types.StringUnknown(),
+		Network: types.StringUnknown(), Missing: textsList(nil),
+		Interfaces: types.ListValueMust(types.ObjectType{AttrTypes: interfaceTypes}, []attr.Value{interfacesList([]egress.Interface{{Bridge: "br0", MAC: "x"}}).Elements()[0]}),
 	}
 	var diags diag.Diagnostics
 	plan := imported()

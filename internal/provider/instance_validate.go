@@ -3,7 +3,6 @@ package provider
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/hashicorp/terraform-plugin-framework/attr"
 	"github.com/hashicorp/terraform-plugin-framework/diag"
@@ -20,7 +19,8 @@ import (
 func validateInstance(ctx context.Context, m instanceModel) diag.Diagnostics {
 	var diags diag.Diagnostics
 	validateUserData(m, &diags)
-	validateSizes(ctx, m, &diags)
+	validateFirmware(ctx, m, &diags)
+	validateInterfaces(ctx, m, &diags)
 	if diags.HasError() || !validateClients(ctx, m, &diags) {
 		return diags
 	}
@@ -30,10 +30,6 @@ func validateInstance(ctx context.Context, m instanceModel) diag.Diagnostics {
 
 func validateUserData(m instanceModel, diags *diag.Diagnostics) {
 	userDataWO, version := path.Root("user_data_wo"), path.Root("user_data_wo_version")
-	if m.Proxy.IsNull() && m.UserData.IsNull() && m.UserDataWO.IsNull() && m.UserDataWOVersion.IsNull() {
-		diags.AddAttributeError(proxyPath, "Nothing configures the machine",
-			"None of proxy, user_data and user_data_wo is given. Give proxy to have the provider configure the machine, or bring your own cloud-init with user_data or user_data_wo.")
-	}
 	if isGiven(m.UserData) && isGiven(m.UserDataWO) {
 		diags.AddAttributeError(userDataWO, "Two kinds of user-data", "user_data and user_data_wo are both given. Give one of them.")
 	}
@@ -42,10 +38,6 @@ func validateUserData(m instanceModel, diags *diag.Diagnostics) {
 	if isGiven(m.UserDataWO) && m.UserDataWOVersion.IsNull() {
 		diags.AddAttributeError(version, "Missing version of user_data_wo",
 			"user_data_wo is not stored, so a change of it cannot be seen. Set user_data_wo_version to 1, and raise it whenever user_data_wo changes.")
-	}
-	if isGiven(m.UserDataWOVersion) && m.UserDataWO.IsNull() {
-		diags.AddAttributeError(userDataWO, "Missing user_data_wo",
-			fmt.Sprintf("user_data_wo_version = %d, but user_data_wo is not given. Give it, or take the version out.", m.UserDataWOVersion.ValueInt64()))
 	}
 }
 
@@ -66,26 +58,11 @@ func isGiven(v attr.Value) bool {
 	return !v.IsNull() && !v.IsUnknown()
 }
 
-func validateSizes(ctx context.Context, m instanceModel, diags *diag.Diagnostics) {
-	if m.KVM.IsUnknown() || m.KVM.IsNull() {
-		return
-	}
-	k := as[kvmModel](ctx, m.KVM, diags)
-	if !k.MachineType.IsNull() {
-		return
-	}
-	var missing []string
-	for _, size := range []struct {
-		name string
-		null bool
-	}{{"vcpus", k.VCPUs.IsNull()}, {"memory_mib", k.MemoryMiB.IsNull()}, {"disk_gib", k.DiskGiB.IsNull()}} {
-		if size.null {
-			missing = append(missing, "kvm."+size.name)
-		}
-	}
-	if len(missing) > 0 {
-		diags.AddAttributeError(kvmPath, "Missing size of the machine",
-			fmt.Sprintf("Without kvm.machine_type all of kvm.vcpus, kvm.memory_mib and kvm.disk_gib must be given; missing: %s. Give them, or name a machine type of the provider block.", strings.Join(missing, ", ")))
+func validateFirmware(ctx context.Context, m instanceModel, diags *diag.Diagnostics) {
+	k := machineOf(ctx, m.KVM, diags)
+	if k.SecureBoot.ValueBool() && !k.Firmware.IsUnknown() && k.Firmware.ValueString() != "efi" {
+		diags.AddAttributeError(kvmPath.AtName("secure_boot"), "Secure boot without EFI",
+			"kvm.secure_boot = true, but only EFI firmware has it. Set kvm.firmware to \"efi\", or leave kvm.secure_boot out.")
 	}
 }
 

@@ -112,50 +112,6 @@ func TestTerraformRefusesImportIDsByTheirForm(t *testing.T) {
 	}
 }
 
-// takenOver is a machine that somebody else made.
-func takenOver(i *egress.Instance) {
-	*i = egress.Instance{ID: ciID, State: egress.Running, KVM: &egress.KVMInstance{UUID: "other", MAC: "52:54:00:00:00:99", VCPUs: 8, MemoryMiB: 4096, VirtType: "kvm"}}
-}
-
-func TestTerraformRefusesToImportAMachineOfAnotherTool(t *testing.T) {
-	t.Parallel()
-	backend := newFakeBackend()
-	backend.change(ciID, takenOver)
-	runWith(t, factories(backend), resource.TestStep{
-		Config: instance(kvmArgument, proxyArgument), ResourceName: address, ImportState: true, ImportStateId: ciID.String(),
-		ExpectError: regexp.MustCompile(`(?s)Unable to import egress proxy "ci-egress-1".*machine\s+ci-egress-1\s+on\s+host\s+hv1\s+was\s+not\s+made\s+by\s+this\s+provider` +
-			`.*not\s+supported\s+in\s+this\s+version.*[Nn]othing\s+was\s+changed`),
-	})
-	if got := backend.count("create") + backend.count("update") + backend.count("delete"); got != 0 {
-		t.Errorf("the machine was changed %d times", got)
-	}
-}
-
-func TestTerraformKeepsTheStateWhenAnotherMachineHasTakenTheName(t *testing.T) {
-	t.Parallel()
-	backend := newFakeBackend()
-	var ours egress.Instance
-	configuration := instance(kvmArgument, proxyArgument)
-	run(t, backend,
-		resource.TestStep{Config: configuration},
-		resource.TestStep{
-			PreConfig: func() { backend.change(ciID, func(i *egress.Instance) { ours = *i; takenOver(i) }) },
-			Config:    configuration,
-			PlanOnly:  true,
-			ExpectError: regexp.MustCompile(`(?s)Unable to read egress proxy "ci-egress-1".*[Aa]nother\s+machine\s+on\s+host\s+hv1.*ci-egress-1` +
-				`.*not\s+made\s+by\s+this\s+provider.*Rename\s+or\s+remove.*terraform\s+state\s+rm`),
-		},
-		resource.TestStep{
-			PreConfig:        func() { backend.change(ciID, func(i *egress.Instance) { *i = ours }) },
-			Config:           configuration,
-			ConfigPlanChecks: expectAction(plancheck.ResourceActionNoop),
-		},
-	)
-	if got := backend.count("create") + backend.count("update"); got != 1 {
-		t.Errorf("something was created or changed %d times, want once", got)
-	}
-}
-
 func TestTerraformStartsAStoppedInstance(t *testing.T) {
 	t.Parallel()
 	backend := newFakeBackend()

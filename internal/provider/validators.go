@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
+	"path"
 	"regexp"
 	"strings"
 	"time"
@@ -11,13 +14,12 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework-validators/int64validator"
 	"github.com/hashicorp/terraform-plugin-framework/attr"
 	"github.com/hashicorp/terraform-plugin-framework/diag"
-	"github.com/hashicorp/terraform-plugin-framework/path"
+	tfpath "github.com/hashicorp/terraform-plugin-framework/path"
 	"github.com/hashicorp/terraform-plugin-framework/schema/validator"
 	"github.com/hashicorp/terraform-plugin-framework/tfsdk"
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
-	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm/image"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/proxy"
 )
@@ -35,17 +37,22 @@ type stringRule struct {
 }
 
 var (
-	nonEmpty     = stringRule{"not empty", checkNonEmpty}
-	instanceName = stringRule{"a DNS label in lower case", kvm.ValidateName}
-	entryName    = stringRule{"a name of letters, digits, dots, underscores and hyphens", checkEntryName}
-	duration     = stringRule{"a positive duration", checkDuration}
-	imageSource  = stringRule{"an https:// or http:// URL or a file's path", image.ParseLocation}
-	sha256Sum    = stringRule{"64 hexadecimal digits", checkSHA256}
-	hostPort     = stringRule{"HOST:PORT", checkHostPort}
-	clientName   = stringRule{"a client's name", proxy.ValidateUser}
-	domain       = stringRule{"a domain, or a dot and a domain", proxy.ValidateDomain}
-	password     = stringRule{"a password of 1 to 72 bytes", checkPassword}
-	tcpPort      = int64validator.Between(1, 65535)
+	nonEmpty    = stringRule{"not empty", checkNonEmpty}
+	entryName   = stringRule{"a name of letters, digits, dots, underscores and hyphens", checkEntryName}
+	duration    = stringRule{"a positive duration", checkDuration}
+	imageSource = stringRule{"an https:// or http:// URL or a file's path", image.ParseLocation}
+	sha256Sum   = stringRule{"64 hexadecimal digits", checkSHA256}
+	hostPort    = stringRule{"HOST:PORT", checkHostPort}
+	clientName  = stringRule{"a client's name", proxy.ValidateUser}
+	domain      = stringRule{"a domain, or a dot and a domain", proxy.ValidateDomain}
+	password    = stringRule{"a password of 1 to 72 bytes", checkPassword}
+	tcpPort     = int64validator.Between(1, 65535)
+
+	absolutePath      = stringRule{"an absolute path", checkAbsolutePath}
+	vendorData        = stringRule{"cloud-init user-data with its kind in the first line", checkVendorData}
+	macAddress        = stringRule{"a MAC address", checkMACAddress}
+	ipAddress         = stringRule{"an IP address", checkIPAddress}
+	addressWithPrefix = stringRule{"an IP address with its prefix length", checkAddressWithPrefix}
 )
 
 func (r stringRule) Description(context.Context) string { return "value must be " + r.want }
@@ -78,7 +85,7 @@ func (r requiredInEntry) ValidateInt64(ctx context.Context, req validator.Int64R
 	r.check(ctx, req.Config, req.Path, req.ConfigValue, &resp.Diagnostics)
 }
 
-func (requiredInEntry) check(ctx context.Context, config tfsdk.Config, at path.Path, value attr.Value, diags *diag.Diagnostics) {
+func (requiredInEntry) check(ctx context.Context, config tfsdk.Config, at tfpath.Path, value attr.Value, diags *diag.Diagnostics) {
 	if !value.IsNull() {
 		return
 	}
@@ -133,6 +140,42 @@ var sha256Pattern = regexp.MustCompile(`^[0-9A-Fa-f]{64}$`)
 func checkSHA256(sum string) error {
 	if !sha256Pattern.MatchString(sum) {
 		return fmt.Errorf("%q is not a SHA-256 checksum: it must be 64 hexadecimal digits, as sha256sum prints them for the file", sum)
+	}
+	return nil
+}
+
+func checkAbsolutePath(text string) error {
+	if !path.IsAbs(text) || path.Clean(text) != text {
+		return fmt.Errorf("%q is not a clean absolute path, like /var/log/egress/ci-1.log", text)
+	}
+	return nil
+}
+
+func checkMACAddress(text string) error {
+	mac, err := net.ParseMAC(text)
+	switch {
+	case err != nil || len(mac) != 6 || len(text) != 17 || strings.ContainsRune(text, '-'):
+		return fmt.Errorf("%q is not a MAC address: write six bytes like 52:54:00:12:34:56", text)
+	case mac[0]&1 != 0:
+		return fmt.Errorf("%q is a multicast address: the first byte of a machine's MAC address is even, as in 52:54:00:12:34:56", text)
+	}
+	return nil
+}
+
+func checkIPAddress(text string) error {
+	if a, err := netip.ParseAddr(text); err != nil || a.Zone() != "" {
+		return fmt.Errorf("%q is not an IP address, like 192.0.2.1 or 2001:db8::1", text)
+	}
+	return nil
+}
+
+func checkAddressWithPrefix(text string) error {
+	prefix, err := netip.ParsePrefix(text)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q is not an IP address with its prefix length, like 192.0.2.10/24 or 2001:db8::10/64", text)
+	case prefix.Masked().Addr() == prefix.Addr() && prefix.Bits() < prefix.Addr().BitLen()-1:
+		return fmt.Errorf("%q is the address of a network: give the machine's own, like %s", text, netip.PrefixFrom(prefix.Addr().Next(), prefix.Bits()))
 	}
 	return nil
 }
