@@ -4,8 +4,11 @@
 unit=egressproxy-guest-agent
 
 if command -v qemu-ga >/dev/null 2>&1; then
-	systemctl enable --now qemu-guest-agent >/dev/null 2>&1 ||
-		rc-service qemu-guest-agent start >/dev/null 2>&1
+	# The unit waits for the host's end of its channel: nothing waits for it.
+	systemctl --no-block enable --now qemu-guest-agent >/dev/null 2>&1 || {
+		rc-update -q add qemu-guest-agent
+		rc-service -q qemu-guest-agent start
+	} >/dev/null 2>&1
 	exit 0
 fi
 
@@ -21,8 +24,10 @@ elif command -v zypper >/dev/null 2>&1; then
 elif command -v apk >/dev/null 2>&1; then
 	apk add -q qemu-guest-agent
 fi
-systemctl enable --now qemu-guest-agent 2>/dev/null ||
-	rc-service qemu-guest-agent start 2>/dev/null
+systemctl --no-block enable --now qemu-guest-agent 2>/dev/null || {
+	rc-update -q add qemu-guest-agent
+	rc-service -q qemu-guest-agent start
+} 2>/dev/null
 exit 0'
 
 if command -v systemd-run >/dev/null 2>&1; then

@@ -33,7 +33,7 @@ func seedISO(spec egress.Spec, macs []string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	vendorData := []byte(nil)
+	vendorData := cloudinit.DefaultVendorData()
 	if spec.KVM.VendorData != "" {
 		if _, err := ownPart("vendor-data", "kvm.vendor_data", spec.KVM.VendorData); err != nil {
 			return nil, err
