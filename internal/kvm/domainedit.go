@@ -24,17 +24,21 @@ type domainChange struct {
 
 // editDomain changes a domain's definition and leaves everything else in it as
 // it is, whether it is known here or not: a person's tuning, other tools'
-// metadata, QEMU's own arguments. What contradicts the change is an error.
+// metadata, QEMU's own arguments. What contradicts the change is an error. A
+// change of nothing gives the definition as it is.
 func editDomain(definition string, change domainChange) (string, error) {
+	if change == (domainChange{}) {
+		return definition, nil
+	}
 	doc := etree.NewDocument()
-	doc.ReadSettings.PreserveCData = true
+	doc.ReadSettings.PreserveCData, doc.ReadSettings.PreserveDuplicateAttrs = true, true
 	doc.WriteSettings.CanonicalText = true
 	doc.WriteSettings.CanonicalAttrVal = true
 	if err := doc.ReadFromString(definition); err != nil {
 		return "", fmt.Errorf("reading the domain's definition: %w", err)
 	}
 	domain := doc.Root()
-	if domain == nil || domain.Tag != "domain" {
+	if domain == nil || domain.Tag != "domain" || len(doc.ChildElements()) != 1 {
 		return "", errors.New("reading the domain's definition: it is not one")
 	}
 	if change.MemoryMiB != 0 {
@@ -70,10 +74,18 @@ func editDomain(definition string, change domainChange) (string, error) {
 }
 
 func setMemory(domain *etree.Element, mib int) error {
+	refuse := func(cause, remedy string) error {
+		return &egress.Fault{Kind: egress.ErrPermanent, Doing: "changing the memory", Attribute: "kvm.memory_mib", Cause: errors.New(cause), Remedy: remedy}
+	}
 	if domain.FindElement("./cpu/numa/cell") != nil {
-		return &egress.Fault{Kind: egress.ErrPermanent, Doing: "changing the memory", Attribute: "kvm.memory_mib",
-			Cause:  errors.New("the domain's definition divides its memory into NUMA cells (cpu/numa), so its size cannot be changed alone"),
-			Remedy: "Change the cells with virsh edit, or take them out; then plan again."}
+		return refuse("the domain's definition divides its memory into NUMA cells (cpu/numa), so its size cannot be changed alone",
+			"Change the cells with virsh edit, or take them out; then plan again.")
+	}
+	if limit := domain.SelectElement("maxMemory"); limit != nil {
+		if most := scaledMiB(limit.Text(), limit.SelectAttrValue("unit", "")); most < mib {
+			return refuse(fmt.Sprintf("the domain's definition lets its memory grow to %d MiB at most (maxMemory), which is less than %d", most, mib),
+				"Raise maxMemory with virsh edit, or take it out; then plan again.")
+		}
 	}
 	set := func(tag string) {
 		e := child(domain, tag, "memory", "metadata", "uuid", "name")
@@ -135,8 +147,14 @@ func setConsoleLog(domain *etree.Element, file string) error {
 			Cause:  errors.New("the machine has no serial console"),
 			Remedy: "Give it one with virsh edit (<serial type='pty'/>), or leave kvm.console_log out."}
 	}
-	// The console is the same device and repeats what it has.
-	for _, device := range append(domain.FindElements("./devices/console"), serial) {
+	devices := []*etree.Element{serial}
+	for _, console := range domain.FindElements("./devices/console") {
+		// The console of this kind is the serial one, and repeats what it has.
+		if target := console.SelectElement("target"); target == nil || target.SelectAttrValue("type", "serial") == "serial" {
+			devices = append(devices, console)
+		}
+	}
+	for _, device := range devices {
 		if log := device.SelectElement("log"); log != nil {
 			device.RemoveChild(log)
 		}

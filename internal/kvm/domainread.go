@@ -1,6 +1,9 @@
 package kvm
 
 import (
+	"math"
+	"math/bits"
+	"strconv"
 	"strings"
 
 	"libvirt.org/go/libvirtxml"
@@ -49,13 +52,32 @@ func vcpus(v *libvirtxml.DomainVCPU) int {
 	return int(v.Value)
 }
 
-// memoryMiB converts a definition's memory to whole MiB. The units are those of
-// libvirt's domain format, where none is KiB; libvirt hands back KiB.
+// memoryMiB converts a definition's memory to whole MiB, rounded down.
 func memoryMiB(m *libvirtxml.DomainMemory) int {
 	if m == nil {
 		return 0
 	}
-	return int(uint64(m.Value) * memoryUnits[m.Unit] >> 20)
+	return inMiB(uint64(m.Value), m.Unit)
+}
+
+// scaledMiB is memoryMiB of an element's text. It is 0 where that is no number.
+func scaledMiB(text, unit string) int {
+	n, err := strconv.ParseUint(strings.TrimSpace(text), 10, 64)
+	if err != nil {
+		return 0
+	}
+	return inMiB(n, unit)
+}
+
+// inMiB converts a size in one of the units of libvirt's domain format, where none
+// is KiB, to whole MiB. It is 0 for a unit that is none, and no more than
+// the largest there is for what no machine can have.
+func inMiB(n uint64, unit string) int {
+	high, low := bits.Mul64(n, memoryUnits[unit])
+	if high != 0 {
+		return math.MaxInt
+	}
+	return int(low >> 20)
 }
 
 var memoryUnits = map[string]uint64{
@@ -72,14 +94,21 @@ func readFirmware(os *libvirtxml.DomainOS) (kind string, secureBoot bool) {
 	if os == nil {
 		return firmwareBIOS, false
 	}
+	keyless := false // firmware that could enforce it has nothing to check signatures by
 	if os.FirmwareInfo != nil {
 		for _, feature := range os.FirmwareInfo.Features {
-			secureBoot = secureBoot || (feature.Name == "secure-boot" && feature.Enabled == "yes")
+			switch {
+			case feature.Name == "secure-boot" && feature.Enabled == "yes":
+				secureBoot = true
+			case feature.Name == "enrolled-keys" && feature.Enabled == "no":
+				keyless = true
+			}
 		}
 	}
 	if os.Loader != nil {
 		secureBoot = secureBoot || os.Loader.Secure == "yes"
 	}
+	secureBoot = secureBoot && !keyless
 	if os.Firmware == firmwareEFI || (os.Loader != nil && os.Loader.Type == "pflash") {
 		return firmwareEFI, secureBoot
 	}
@@ -106,7 +135,7 @@ func readInterfaces(d libvirtxml.Domain, wanted []egress.Interface) []egress.Int
 		if !ok {
 			return nil
 		}
-		if len(wanted) == len(d.Devices.Interfaces) {
+		if len(wanted) == len(d.Devices.Interfaces) && (wanted[i].MAC == "" || strings.EqualFold(wanted[i].MAC, nic.MAC)) {
 			nic.Addresses, nic.Gateways, nic.Nameservers = wanted[i].Addresses, wanted[i].Gateways, wanted[i].Nameservers
 		}
 		out = append(out, nic)
