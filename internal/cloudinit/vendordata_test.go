@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -142,7 +141,7 @@ func TestVendorDataNeverWaitsForTheInstallation(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer boot.Close()
-	if _, err := io.WriteString(boot, "done\n"); err != nil {
+	if _, err := boot.WriteString("done\n"); err != nil {
 		t.Fatal(err)
 	}
 	end, err := os.OpenFile(installed, os.O_RDWR, 0)
