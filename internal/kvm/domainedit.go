@@ -3,6 +3,7 @@ package kvm
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 
 	"github.com/beevik/etree"
@@ -98,6 +99,9 @@ func setMemory(domain *etree.Element, mib int) error {
 	return nil
 }
 
+// numbers are those in a list of CPUs, such as "0-3,^2,8".
+var numbers = regexp.MustCompile(`[0-9]+`)
+
 func setVCPUs(domain *etree.Element, n int) error {
 	if topology := domain.FindElement("./cpu/topology"); topology != nil {
 		product := 1
@@ -110,6 +114,15 @@ func setVCPUs(domain *etree.Element, n int) error {
 			return &egress.Fault{Kind: egress.ErrPermanent, Doing: "changing the number of CPUs", Attribute: "kvm.vcpus",
 				Cause:  fmt.Errorf("the domain's definition has a CPU topology (cpu/topology) of %d CPUs, which does not go with %d", product, n),
 				Remedy: "Change the topology with virsh edit, or take it out; then plan again."}
+		}
+	}
+	for _, cell := range domain.FindElements("./cpu/numa/cell") {
+		for _, number := range numbers.FindAllString(cell.SelectAttrValue("cpus", ""), -1) {
+			if cpu, err := strconv.Atoi(number); err != nil || cpu >= n {
+				return &egress.Fault{Kind: egress.ErrPermanent, Doing: "changing the number of CPUs", Attribute: "kvm.vcpus",
+					Cause:  fmt.Errorf("the domain's definition gives CPU %s to a NUMA cell (cpu/numa), which does not go with %d CPUs", number, n),
+					Remedy: "Change the cells with virsh edit, or take them out; then plan again."}
+			}
 		}
 	}
 	e := child(domain, "vcpu", "currentMemory", "memory", "uuid", "name")

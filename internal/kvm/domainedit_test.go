@@ -168,11 +168,12 @@ func TestChangeThatContradictsTheDefinitionIsRefused(t *testing.T) {
 		attribute  string
 		says       string
 	}{
-		"topology":     {`<domain><vcpu>4</vcpu><cpu><topology sockets='1' dies='1' cores='2' threads='2'/></cpu></domain>`, domainChange{VCPUs: 2}, "kvm.vcpus", "topology"},
-		"NUMA cells":   {`<domain><memory>1</memory><cpu><numa><cell id='0' cpus='0' memory='1' unit='GiB'/></numa></cpu></domain>`, domainChange{MemoryMiB: 512}, "kvm.memory_mib", "NUMA"},
-		"limit":        {`<domain><maxMemory slots='2' unit='GiB'>1</maxMemory><memory>1</memory></domain>`, domainChange{MemoryMiB: 1025}, "kvm.memory_mib", "1024 MiB"},
-		"no console":   {noSerial, domainChange{ConsoleLog: everything().ConsoleLog}, "kvm.console_log", "serial"},
-		"all together": {noSerial, everything(), "kvm.console_log", "serial"},
+		"topology":           {`<domain><vcpu>4</vcpu><cpu><topology sockets='1' dies='1' cores='2' threads='2'/></cpu></domain>`, domainChange{VCPUs: 2}, "kvm.vcpus", "topology"},
+		"NUMA cells":         {`<domain><memory>1</memory><cpu><numa><cell id='0' cpus='0' memory='1' unit='GiB'/></numa></cpu></domain>`, domainChange{MemoryMiB: 512}, "kvm.memory_mib", "NUMA"},
+		"CPUs of NUMA cells": {`<domain><vcpu>4</vcpu><cpu><numa><cell id='0' cpus='0-1,3' memory='1'/></numa></cpu></domain>`, domainChange{VCPUs: 3}, "kvm.vcpus", "CPU 3"},
+		"limit":              {`<domain><maxMemory slots='2' unit='GiB'>1</maxMemory><memory>1</memory></domain>`, domainChange{MemoryMiB: 1025}, "kvm.memory_mib", "1024 MiB"},
+		"no console":         {noSerial, domainChange{ConsoleLog: everything().ConsoleLog}, "kvm.console_log", "serial"},
+		"all together":       {noSerial, everything(), "kvm.console_log", "serial"},
 	} {
 		got, err := editDomain(test.definition, test.change)
 		var fault *egress.Fault
@@ -187,6 +188,7 @@ func TestChangeThatContradictsTheDefinitionIsRefused(t *testing.T) {
 		"topology that fits":           {`<domain><vcpu>2</vcpu><cpu><topology sockets='1' cores='2' threads='1'/></cpu></domain>`, domainChange{VCPUs: 2}},
 		"topology, other change":       {`<domain><vcpu>4</vcpu><cpu><topology sockets='1' cores='4' threads='1'/></cpu></domain>`, domainChange{MemoryMiB: 512, CPUMode: "maximum"}},
 		"NUMA cells, other change":     {`<domain><cpu><numa><cell id='0' cpus='0' memory='1' unit='GiB'/></numa></cpu></domain>`, domainChange{CPUMode: "maximum"}},
+		"more CPUs than in NUMA cells": {`<domain><vcpu>4</vcpu><cpu><numa><cell id='0' cpus='0-3' memory='1'/></numa></cpu></domain>`, domainChange{VCPUs: 4}},
 		"limit that suffices":          {`<domain><maxMemory unit='GiB'>1</maxMemory></domain>`, domainChange{MemoryMiB: 1024}},
 		"no console, no log is wanted": {noSerial, domainChange{ConsoleLog: new(string)}},
 	} {
