@@ -28,6 +28,8 @@ type hostKeyVerifier struct {
 	known    ssh.HostKeyCallback
 	expected []ssh.PublicKey // the file's keys for this host
 	byCA     bool            // the file has an authority for this host
+	// byHostAlone tells that they are the host's at port 22
+	byHostAlone bool
 
 	mu   sync.Mutex
 	seen ssh.PublicKey // what the server showed
@@ -65,30 +67,45 @@ func newHostKeyVerifier(server hop) (*hostKeyVerifier, error) {
 	return v, nil
 }
 
-// findExpected asks the file for this host's keys, by showing it a key that
-// cannot be in it.
+// findExpected asks the file for this host's keys. A file that has none for
+// this port may have some for the host alone, which count as they do for
+// OpenSSH's client ("checking without port identifier").
 func (v *hostKeyVerifier) findExpected() error {
-	fresh, _, err := ed25519.GenerateKey(nil)
-	if err != nil {
-		return fmt.Errorf("making a key: %w", err)
-	}
-	probe, err := ssh.NewPublicKey(fresh)
-	if err != nil {
-		return fmt.Errorf("making a key: %w", err)
-	}
-	var mismatch *knownhosts.KeyError
-	if err := v.known(v.hop.address(), &net.TCPAddr{}, probe); !errors.As(err, &mismatch) {
-		return nil // nothing to learn: the server's key will be judged all the same
+	want, err := v.linesFor(v.hop.address())
+	if err == nil && len(want) == 0 && v.hop.port != "22" {
+		want, err = v.linesFor(v.portless())
+		v.byHostAlone = len(want) > 0
 	}
 	authorities := authorityLines(v.file)
-	for _, want := range mismatch.Want {
-		if authorities[want.Line] {
+	for _, line := range want {
+		if authorities[line.Line] {
 			v.byCA = true
 			continue
 		}
-		v.expected = append(v.expected, want.Key)
+		v.expected = append(v.expected, line.Key)
 	}
-	return nil
+	return err
+}
+
+// portless gives the address by which a file knows the host at any port.
+func (v *hostKeyVerifier) portless() string { return net.JoinHostPort(v.hop.host, "22") }
+
+// linesFor asks the file for the lines of an address, by showing it a key that
+// cannot be in it.
+func (v *hostKeyVerifier) linesFor(address string) ([]knownhosts.KnownKey, error) {
+	fresh, _, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return nil, fmt.Errorf("making a key: %w", err)
+	}
+	probe, err := ssh.NewPublicKey(fresh)
+	if err != nil {
+		return nil, fmt.Errorf("making a key: %w", err)
+	}
+	var mismatch *knownhosts.KeyError
+	if err := v.known(address, &net.TCPAddr{}, probe); !errors.As(err, &mismatch) {
+		return nil, nil // nothing to learn: the server's key will be judged all the same
+	}
+	return mismatch.Want, nil
 }
 
 // algorithms gives the host key algorithms to ask the server for. A server has
@@ -105,7 +122,15 @@ func (v *hostKeyVerifier) algorithms() []string {
 	for _, key := range keys {
 		types = append(types, key.Type())
 	}
-	return hostKeyAlgorithms(types, v.byCA)
+	algorithms := hostKeyAlgorithms(types, v.byCA)
+	if v.byHostAlone { // it may be another server of that host, with other keys
+		for _, algorithm := range algorithmPreference {
+			if !slices.Contains(algorithms, algorithm) {
+				algorithms = append(algorithms, algorithm)
+			}
+		}
+	}
+	return algorithms
 }
 
 // check is the ssh.HostKeyCallback.
@@ -116,6 +141,9 @@ func (v *hostKeyVerifier) check(address string, remote net.Addr, key ssh.PublicK
 	switch {
 	case v.pinned == nil:
 		v.err = v.known(address, remote, key)
+		if v.err != nil && v.byHostAlone && v.known(v.portless(), remote, key) == nil {
+			v.err = nil
+		}
 	case !bytes.Equal(v.pinned.Marshal(), key.Marshal()):
 		v.err = errors.New("the server's key is not the pinned one")
 	}
@@ -130,7 +158,7 @@ func (v *hostKeyVerifier) fault(handshake error) error {
 	f := &egress.Fault{Kind: egress.ErrPermanent, Attribute: v.hop.attribute + ".host_key"}
 	var negotiation *ssh.AlgorithmNegotiationError
 	if v.err == nil {
-		restricted := v.pinned != nil || len(v.expected) > 0 || v.byCA
+		restricted := v.pinned != nil || (len(v.expected) > 0 || v.byCA) && !v.byHostAlone
 		if !restricted || !errors.As(handshake, &negotiation) || !strings.Contains(negotiation.What, "host key") {
 			return nil
 		}
@@ -196,7 +224,7 @@ func (v *hostKeyVerifier) scanHint() string {
 		return "set " + v.hop.setting + ".host_key to it."
 	}
 	remove := ""
-	if len(v.expected) > 0 {
+	if len(v.expected) > 0 && !v.byHostAlone {
 		remove = fmt.Sprintf("ssh-keygen -f %s -R '%s' && ", v.file, knownhosts.Normalize(v.hop.address()))
 	}
 	scan := v.hop.from(fmt.Sprintf("ssh-keyscan -p %s %s", v.hop.port, v.hop.host))

@@ -247,3 +247,31 @@ func TestEitherOfSeveralKnownKeysIsAccepted(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestAHostKnownWithoutItsPortIsKnownAtAnyPort(t *testing.T) {
+	for name, tc := range map[string]struct {
+		line    func(own, other string) string
+		unknown bool
+	}{
+		"by its name":          {func(own, _ string) string { return "127.0.0.1 " + own }, false},
+		"by a pattern":         {func(own, _ string) string { return "* " + own }, false},
+		"hashed":               {func(own, _ string) string { return knownhosts.HashHostname("127.0.0.1") + " " + own }, false},
+		"with another key":     {func(_, other string) string { return "127.0.0.1 " + other }, true},
+		"not, but its port is": {func(own, other string) string { return "127.0.0.1 " + other + "\nPORT " + own }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := startRemote(t, nil)
+			line := func(key sshserver.Key) string {
+				return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key.Public())))
+			}
+			text := tc.line(line(r.hostKey), line(newKey(t, ssh.KeyAlgoECDSA256)))
+			r.know(t, strings.ReplaceAll(text, "PORT", knownhosts.Normalize(r.Addr())))
+			err := read(t, r.host(t))
+			if tc.unknown {
+				says(t, err, "the host key is unknown", ssh.FingerprintSHA256(r.hostKey.Public()))
+			} else if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

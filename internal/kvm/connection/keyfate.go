@@ -38,20 +38,31 @@ func (f *keyFate) String() string {
 // observed gives a signer that notes its fate.
 func observed(signer ssh.Signer, fate *keyFate) ssh.Signer {
 	o := observedSigner{Signer: signer, fate: fate}
-	switch s := signer.(type) {
-	case ssh.MultiAlgorithmSigner:
-		return struct {
-			observedSigner
-			algorithms
-		}{o, s}
-	case ssh.AlgorithmSigner:
-		return o
+	if isRSA(signer) {
+		return rsaSigner{o}
 	}
-	return signer // of no kind that the library or an agent makes
+	return o
 }
 
-// algorithms is what a signer has that knows its algorithms.
-type algorithms interface{ Algorithms() []string }
+func isRSA(signer ssh.Signer) bool {
+	kind := signer.PublicKey().Type()
+	return kind == ssh.KeyAlgoRSA || kind == ssh.CertAlgoRSAv01
+}
+
+// rsaSigner prefers SHA-512, as OpenSSH's client does: servers before OpenSSH
+// 9.4 do not say which of the SHA-2 algorithms they take.
+type rsaSigner struct{ observedSigner }
+
+// Algorithms gives the algorithms in the order in which they are preferred.
+func (rsaSigner) Algorithms() []string {
+	return []string{ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256, ssh.KeyAlgoRSA}
+}
+
+// rsaSHA256Signer is for the servers that take nothing else, and do not say so.
+type rsaSHA256Signer struct{ observedSigner }
+
+// Algorithms gives the one.
+func (rsaSHA256Signer) Algorithms() []string { return []string{ssh.KeyAlgoRSASHA256} }
 
 type observedSigner struct {
 	ssh.Signer

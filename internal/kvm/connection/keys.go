@@ -1,6 +1,7 @@
 package connection
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -70,6 +71,8 @@ func parseKey(text []byte, passphrase egress.Secret) (ssh.Signer, error) {
 	switch {
 	case err == nil:
 		return signer, nil
+	case bytes.Contains(text, []byte("BEGIN ENCRYPTED PRIVATE KEY")):
+		return nil, errors.New("it is encrypted in the form of PKCS #8, which cannot be read: `ssh-keygen -p` on its file gives it OpenSSH's")
 	case !errors.As(err, &missing):
 		return nil, errors.New("it is not a private key that can be read (OpenSSH or PEM format)")
 	case passphrase.IsZero():
@@ -146,14 +149,18 @@ func (k *keyring) usable() bool {
 // signers gives the keys that can sign, and notes from then on what becomes of
 // each.
 func (k *keyring) signers() []ssh.Signer {
-	var signers []ssh.Signer
+	var signers, again []ssh.Signer
 	for _, e := range k.entries {
-		if e.signer != nil {
-			e.fate = &keyFate{}
-			signers = append(signers, observed(e.signer, e.fate))
+		if e.signer == nil {
+			continue
+		}
+		e.fate = &keyFate{}
+		signers = append(signers, observed(e.signer, e.fate))
+		if isRSA(e.signer) {
+			again = append(again, rsaSHA256Signer{observedSigner{Signer: e.signer, fate: e.fate}})
 		}
 	}
-	return signers
+	return append(signers, again...)
 }
 
 // fault says that no key worked, and of each place what came of it.

@@ -251,8 +251,10 @@ func TestStallsOfTLSAndTCPAreBoundedAndCancellable(t *testing.T) {
 	p := newPKI(t)
 	reached := make(chan struct{}, 64)
 	mute := func(conn net.Conn) {
-		reached <- struct{}{}
-		silent(conn)
+		if _, err := conn.Read(make([]byte, 1)); err == nil { // the client waits for an answer
+			reached <- struct{}{}
+			silent(conn)
+		}
 	}
 	for name, tc := range map[string]struct {
 		start func(t *testing.T) Host
@@ -265,7 +267,8 @@ func TestStallsOfTLSAndTCPAreBoundedAndCancellable(t *testing.T) {
 			func(t *testing.T) Host {
 				return tlsHost(p, startTLS(t, p.serverConfig(t), func(conn net.Conn) {
 					if conn.(*tls.Conn).HandshakeContext(context.Background()) == nil {
-						mute(conn)
+						reached <- struct{}{}
+						silent(conn)
 					}
 				}))
 			}, "waiting for the daemon to accept this client's certificate",
@@ -274,9 +277,7 @@ func TestStallsOfTLSAndTCPAreBoundedAndCancellable(t *testing.T) {
 			func(t *testing.T) Host {
 				return tlsHost(p, startTLS(t, p.serverConfig(t), func(conn net.Conn) {
 					if _, err := conn.Write([]byte{1}); err == nil {
-						if _, err := conn.Read(make([]byte, 1)); err == nil {
-							mute(conn)
-						}
+						mute(conn)
 					}
 				}))
 			}, "did not answer",
