@@ -17,6 +17,7 @@ type link struct {
 	upstream func() (net.Conn, error)
 	delay    time.Duration // one way
 	accepted atomic.Int64
+	served   atomic.Int64
 	stopped  chan struct{}
 
 	mu   sync.Mutex
@@ -85,12 +86,8 @@ func (l *link) cut() {
 	}
 }
 
-// connections gives how many are open at the client's side.
-func (l *link) connections() int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return len(l.open) / 2
-}
+// connections gives how many are served now.
+func (l *link) connections() int { return int(l.accepted.Load() - l.served.Load()) }
 
 func (l *link) accept() {
 	for {
@@ -104,6 +101,7 @@ func (l *link) accept() {
 }
 
 func (l *link) serve(client net.Conn) {
+	defer l.served.Add(1)
 	defer func() { _ = client.Close() }()
 	server, err := l.upstream()
 	if err != nil {
