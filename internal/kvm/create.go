@@ -104,6 +104,8 @@ type creation struct {
 	meta    metadata
 	machine machine
 	seed    []byte
+
+	hostUUID string
 }
 
 // prepare finds out everything that can be refused, and has the base image
@@ -126,7 +128,12 @@ func (b *Backend) prepare(ctx context.Context, h *host, spec egress.Spec) (creat
 		return creation{}, err
 	}
 	c.machine = machine{Name: spec.ID.Name, UUID: newUUID(), Description: spec.Description, Spec: *spec.KVM, Platform: target, MACs: macs}
-	c.meta = newMetadata(spec, c.machine.UUID, b.now())
+	caps, err := h.capabilities(ctx)
+	if err != nil {
+		return creation{}, err
+	}
+	c.hostUUID = caps.Host.UUID
+	c.meta = newMetadata(spec, namesFor(spec.ID.Name, c.hostUUID, c.machine.UUID), b.now())
 	if _, err := c.meta.encode(); err != nil { // before the download
 		return creation{}, h.fault("describing instance "+spec.ID.Name, err)
 	}
@@ -201,11 +208,33 @@ func takenAwayOr(ctx context.Context, h *host, dom libvirt.Domain, err error) er
 		Remedy: "Two configurations may use the same name on this host: see who has it now, and choose another name for one of them."}
 }
 
+// removeLeftovers deletes volumes that earlier machines of the name have left in
+// the pool, as when somebody undefines a domain by hand. The name is claimed, so
+// they are nobody's; those that some other domain uses stay.
+func (h *host) removeLeftovers(ctx context.Context, c creation) error {
+	volumes, err := h.listVolumes(ctx, c.pool.StoragePool, volumePrefix+c.machine.Name+"-")
+	if err != nil {
+		return err
+	}
+	for _, vol := range volumes {
+		if !isVolumeOf(c.machine.Name, c.hostUUID, vol.Name) {
+			continue
+		}
+		if err := h.deleteUnusedVolume(ctx, c.pool.StoragePool, vol.Name); err != nil && !errors.Is(err, errInUse) {
+			return err
+		}
+	}
+	return nil
+}
+
 // furnish makes the volumes, defines the domain with them, and says whether it
 // starts with its host.
 func (b *Backend) furnish(ctx context.Context, h *host, dom libvirt.Domain, c creation) error {
 	m := c.machine
-	var err error
+	err := h.removeLeftovers(ctx, c)
+	if err != nil {
+		return err
+	}
 	if m.Overlay, err = h.createOverlay(ctx, c.pool, c.meta.Volumes.Root, c.spec, c.base); err != nil {
 		return err
 	}

@@ -20,6 +20,10 @@ var update = flag.Bool("update", false, "write the golden files instead of compa
 
 const exampleUUID = "0b5e9f2c-1d3a-4c6b-8e7f-0a1b2c3d4e5f"
 
+func exampleVolumes() volumeNames {
+	return namesFor("ci-egress-1", "5d1f6b1e-0000-4000-8000-c0ffee000001", exampleUUID)
+}
+
 // exampleSpec is an instance with everything set.
 func exampleSpec() egress.Spec {
 	return egress.Spec{
@@ -62,15 +66,15 @@ func TestDomainXMLMatchesGoldenFile(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := exampleSpec()
-			meta, err := newMetadata(spec, exampleUUID, time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)).encode()
+			meta, err := newMetadata(spec, exampleVolumes(), time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)).encode()
 			if err != nil {
 				t.Fatal(err)
 			}
 			m := machine{
 				Name: spec.ID.Name, UUID: exampleUUID, Spec: *spec.KVM, MACs: []string{MACAddress("hv1", spec.ID.Name)}, MetadataXML: meta,
 				Platform: platform{VirtType: "kvm", Arch: "x86_64", Machine: "q35", CPUMode: "host-passthrough", Firmware: "bios"},
-				Overlay:  disk{Path: "/var/lib/libvirt/images/egressproxy-ci-egress-1-root-0b5e9f2c.qcow2"},
-				Seed:     disk{Path: "/var/lib/libvirt/images/egressproxy-ci-egress-1-seed-0b5e9f2c.iso"},
+				Overlay:  disk{Path: "/var/lib/libvirt/images/" + exampleVolumes().Root},
+				Seed:     disk{Path: "/var/lib/libvirt/images/" + exampleVolumes().Seed},
 			}
 			edit(&m)
 			got, err := domainXML(m)
@@ -115,7 +119,7 @@ func compareGolden(t *testing.T, name, got string) {
 func TestDefinitionIsReadBackAsTheInstanceItWasMadeFrom(t *testing.T) {
 	spec := exampleSpec()
 	created := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	meta, err := newMetadata(spec, exampleUUID, created).encode()
+	meta, err := newMetadata(spec, exampleVolumes(), created).encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +150,7 @@ func TestDefinitionIsReadBackAsTheInstanceItWasMadeFrom(t *testing.T) {
 }
 
 func TestMetadataHoldsNoPassword(t *testing.T) {
-	text, err := newMetadata(exampleSpec(), exampleUUID, time.Now()).encode()
+	text, err := newMetadata(exampleSpec(), exampleVolumes(), time.Now()).encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +160,7 @@ func TestMetadataHoldsNoPassword(t *testing.T) {
 }
 
 func TestMetadataIsFoundAmongThatOfOtherTools(t *testing.T) {
-	ours, err := newMetadata(exampleSpec(), exampleUUID, time.Now()).encode()
+	ours, err := newMetadata(exampleSpec(), exampleVolumes(), time.Now()).encode()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -186,7 +190,7 @@ func TestMetadataRefusesTagsXMLCannotCarry(t *testing.T) {
 	for _, value := range []string{"bell\a", "bad\xffutf8", "line\nbreak"} {
 		spec := exampleSpec()
 		spec.Tags = egress.Tags{"note": value}
-		_, err := newMetadata(spec, exampleUUID, time.Now()).encode()
+		_, err := newMetadata(spec, exampleVolumes(), time.Now()).encode()
 		var fault *egress.Fault
 		if !errors.As(err, &fault) || fault.Attribute != "tags" {
 			t.Errorf("%q: got %v, want a fault of attribute tags", value, err)
@@ -195,7 +199,7 @@ func TestMetadataRefusesTagsXMLCannotCarry(t *testing.T) {
 }
 
 func FuzzParseMetadataNeverPanics(f *testing.F) {
-	text, err := newMetadata(exampleSpec(), exampleUUID, time.Now()).encode()
+	text, err := newMetadata(exampleSpec(), exampleVolumes(), time.Now()).encode()
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -219,7 +219,11 @@ func (h *host) deleteLeftVolumes(ctx context.Context, instance, uuid string) err
 	if err != nil {
 		return err
 	}
-	names := namesFor(instance, uuid)
+	caps, err := h.capabilities(ctx)
+	if err != nil {
+		return err
+	}
+	names := namesFor(instance, caps.Host.UUID, uuid)
 	var errs []error
 	for _, pool := range pools {
 		errs = append(errs, h.deleteUnusedVolume(ctx, pool, names.Root), h.deleteUnusedVolume(ctx, pool, names.Seed))

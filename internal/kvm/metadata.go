@@ -56,14 +56,14 @@ type imageIdentity struct {
 }
 
 // newMetadata describes an instance whose creation begins now.
-func newMetadata(spec egress.Spec, uuid string, now time.Time) metadata {
+func newMetadata(spec egress.Spec, volumes volumeNames, now time.Time) metadata {
 	return metadata{
 		Unfinished:  true,
 		CreatedAt:   now.UTC().Truncate(time.Second),
 		ConfigHash:  spec.ConfigHash(),
 		Image:       imageIdentity{Name: spec.KVM.Image.Name, SHA256: spec.KVM.Image.SHA256, Volume: spec.KVM.Image.Volume()},
 		Pool:        spec.KVM.Pool,
-		Volumes:     namesFor(spec.ID.Name, uuid),
+		Volumes:     volumes,
 		Interfaces:  spec.KVM.Interfaces,
 		Tags:        spec.Tags,
 		Proxy:       spec.Proxy,

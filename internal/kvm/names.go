@@ -3,6 +3,7 @@ package kvm
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/hex"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -24,27 +25,35 @@ type volumeNames struct {
 	Seed string
 }
 
-// namesFor names the volumes of one incarnation of an instance. The first digits
-// of its UUID are in them: a machine that replaces another of the same name, or
-// is made by another run or on another host that shares the pool, never has the
-// other's volumes under its own names.
-func namesFor(instance, uuid string) volumeNames {
-	mark := strings.ReplaceAll(uuid, "-", "")
-	mark = mark[:min(volumeMark, len(mark))]
+// namesFor names the volumes of one incarnation of an instance. Digits of its
+// host's and its own UUID are in them: a machine that replaces another of the
+// same name, or is made by another run or on another host that shares the pool,
+// never has the other's volumes under its own names.
+func namesFor(instance, hostUUID, uuid string) volumeNames {
+	own := strings.ReplaceAll(uuid, "-", "")
+	mark := hostMark(hostUUID) + own[:min(8, len(own))]
 	return volumeNames{Root: volumePrefix + instance + "-root-" + mark + ".qcow2", Seed: volumePrefix + instance + "-seed-" + mark + ".iso"}
 }
 
-// volumeMark is how many digits of its UUID a volume's name has.
-const volumeMark = 8
-
-// isVolumeOf tells whether a name is that of an own volume of any incarnation of
-// an instance.
-func isVolumeOf(instance, name string) bool {
-	rest, ok := strings.CutPrefix(name, volumePrefix+instance+"-")
-	return ok && ownVolume.MatchString(rest)
+// hostMark is what the names of volumes carry of their host. It is hashed: the
+// first digits of a host's UUID are often those of its maker.
+func hostMark(hostUUID string) string {
+	sum := sha256.Sum256([]byte(strings.ToLower(hostUUID)))
+	return hex.EncodeToString(sum[:2])
 }
 
-var ownVolume = regexp.MustCompile(`^(root-[0-9a-f]{8}\.qcow2|seed-[0-9a-f]{8}\.iso)$`)
+// isVolumeOf tells whether a name is that of an own volume of any incarnation of
+// an instance on a host.
+func isVolumeOf(instance, hostUUID, name string) bool {
+	rest, ok := strings.CutPrefix(name, volumePrefix+instance+"-")
+	if !ok {
+		return false
+	}
+	parts := ownVolume.FindStringSubmatch(rest)
+	return parts != nil && parts[1] == hostMark(hostUUID)
+}
+
+var ownVolume = regexp.MustCompile(`^(?:root|seed)-([0-9a-f]{4})[0-9a-f]{8}\.(?:qcow2|iso)$`)
 
 // newUUID gives a random UUID (RFC 9562, section 5.4), the identity that libvirt
 // and we tell one domain from all others by.

@@ -151,11 +151,13 @@ func (h *host) deleteUnusedVolume(ctx context.Context, pool libvirt.StoragePool,
 	}
 	if user != "" {
 		return &egress.Fault{Kind: egress.ErrPermanent, Doing: fmt.Sprintf("deleting volume %s in pool %s", name, pool.Name), Host: h.name,
-			Cause:  fmt.Errorf("domain %s uses it", user),
+			Cause:  fmt.Errorf("%w: domain %s uses it", errInUse, user),
 			Remedy: "Give that domain its old name back, or another disk, or remove it."}
 	}
 	return h.deleteVolume(ctx, pool, name)
 }
+
+var errInUse = errors.New("the volume is in use")
 
 // userOf names a domain with a disk at path, other than those excepted by their
 // UUIDs, or nothing when none has.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -238,6 +239,51 @@ func TestAnotherMachineOfTheNameIsNeitherChangedNorDeleted(t *testing.T) {
 	checkMade(t, w.backend, want)
 	if err := w.backend.Delete(t.Context(), want.ID, second.UID); err != nil {
 		t.Errorf("delete: %v", err)
+	}
+	checkNothingLeft(t, want)
+}
+
+func TestVolumesOfAMachineUndefinedByHandGoWithTheNextOfItsName(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	want := spec(t, "undefined-remade", guest.TinyIdle, false)
+	plantLease(t, want.ID.Name)
+	mustCreate(t, w.backend, want)
+	left := volumes(t, "egressproxy-"+want.ID.Name+"-")
+	virsh(t, "destroy", want.ID.Name)
+	virsh(t, "undefine", want.ID.Name)
+	kept := "egressproxy-" + want.ID.Name + "-notes.raw" // not named as ours are
+	virsh(t, "vol-create-as", hypervisor.Pool, kept, "1M")
+	mustCreate(t, w.backend, want)
+	now := volumes(t, "egressproxy-"+want.ID.Name+"-")
+	if len(now) != 3 || slices.ContainsFunc(left, func(name string) bool { return slices.Contains(now, name) }) || !slices.Contains(now, kept) {
+		t.Errorf("first there were %q, then %q", left, now)
+	}
+	virsh(t, "vol-delete", "--pool", hypervisor.Pool, kept)
+	mustDelete(t, w.backend, want.ID)
+	checkNothingLeft(t, want)
+}
+
+func TestVolumesOfAMachineUndefinedByHandStayWhileAnotherDomainHasThem(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	want := spec(t, "undefined-renamed", guest.TinyIdle, false)
+	plantLease(t, want.ID.Name)
+	first := mustCreate(t, w.backend, want)
+	left := volumes(t, "egressproxy-"+want.ID.Name+"-")
+	virsh(t, "destroy", want.ID.Name)
+	virsh(t, "domrename", want.ID.Name, "kept-by-a-person")
+	mustCreate(t, w.backend, want)
+	now := volumes(t, "egressproxy-"+want.ID.Name+"-")
+	for _, name := range left {
+		if !slices.Contains(now, name) {
+			t.Errorf("%s of the renamed machine is gone", name)
+		}
+	}
+	mustDelete(t, w.backend, want.ID)
+	virsh(t, "undefine", "kept-by-a-person")
+	if err := w.backend.Delete(t.Context(), want.ID, first.UID); err != nil {
+		t.Error(err)
 	}
 	checkNothingLeft(t, want)
 }

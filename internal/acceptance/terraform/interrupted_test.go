@@ -3,7 +3,6 @@ package terraform
 import (
 	"bytes"
 	"os"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -65,8 +64,8 @@ func TestProviderKilledAfterAnyStepOfCreateConvergesOnTheNextApply(t *testing.T)
 			if state := domainState(t, instance.Name); state != "running (booted)" {
 				t.Errorf("the domain is %q", state)
 			}
-			if got, want := volumes(t, "egressproxy-"+instance.Name+"-"), []string{"egressproxy-" + instance.Name + "-root.qcow2", "egressproxy-" + instance.Name + "-seed.iso"}; !slices.Equal(got, want) {
-				t.Errorf("the instance has volumes %q, want %q", got, want)
+			if got := volumes(t, "egressproxy-"+instance.Name+"-"); len(got) != 2 || !strings.HasSuffix(got[0], ".qcow2") || !strings.HasSuffix(got[1], ".iso") {
+				t.Errorf("the instance has volumes %q, want one root disk and one seed", got)
 			}
 			if got := volumes(t, instance.SHA256); len(got) != 2 {
 				t.Errorf("the image has volumes %q, want one copy and its marker", got)
