@@ -63,8 +63,8 @@ func ParseHeader(first []byte, fileSize int64) (Header, error) {
 			"convert it with qemu-img convert -O qcow2", first[:min(len(first), 8)])
 	}
 	if fileSize < 0 {
-		return Header{}, errors.New("image is a raw disk of unknown size: the server sends no content-length; " +
-			"convert it with qemu-img convert -O qcow2")
+		return Header{}, errors.New("image is a raw disk of unknown size: the server sends no content-length, or the file is compressed; " +
+			"convert it with qemu-img convert -O qcow2 -c")
 	}
 	// QEMU rounds a raw disk up to whole sectors.
 	return Header{Format: Raw, VirtualSize: (uint64(fileSize) + sector - 1) / sector * sector}, nil

@@ -30,9 +30,7 @@ var scheme = regexp.MustCompile(`^([A-Za-z][A-Za-z0-9+.:-]+)://|^(?i:(https?|fil
 
 // compressed are the ends of names whose files are refused when they are read;
 // their names alone give them away at plan time.
-var compressed = map[string]string{
-	".gz": "gzip", ".xz": "xz", ".zst": "zstd", ".bz2": "bzip2", ".lz4": "lz4", ".zip": "zip", ".7z": "7z",
-}
+var compressed = map[string]string{".lz4": "lz4", ".zip": "zip", ".7z": "7z"}
 
 func parseLocation(s string) (location, error) {
 	at, err := splitLocation(s)
@@ -44,7 +42,7 @@ func parseLocation(s string) (location, error) {
 		name = at.url.Path
 	}
 	if method, ok := compressed[strings.ToLower(path.Ext(name))]; ok {
-		return location{}, fmt.Errorf("image source %s is compressed with %s; decompress it first", at, method)
+		return location{}, fmt.Errorf("image source %s is compressed with %s; give a qcow2 disk, or one compressed with gzip, xz, zstd or bzip2", at, method)
 	}
 	return at, nil
 }

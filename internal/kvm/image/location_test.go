@@ -16,6 +16,8 @@ func TestParseLocationAcceptsURLsAndPaths(t *testing.T) {
 		"file:/srv/a.qcow2",
 		"/srv/images/a.qcow2",
 		"images/a b.qcow2",
+		"images/a.raw.xz",
+		"https://images.example.com/a.qcow2.gz",
 		"./~/a.qcow2",
 		`C:\images\a.qcow2`,
 	} {
@@ -27,22 +29,22 @@ func TestParseLocationAcceptsURLsAndPaths(t *testing.T) {
 
 func TestParseLocationRefusesWithAReason(t *testing.T) {
 	tests := map[string]string{
-		"":                                    "empty",
-		"ftp://host/a.qcow2":                  `unknown scheme "ftp"`,
-		"git::https://u:hunter2@host/a.qcow2": `unknown scheme "git::https"`,
-		"https:///a.qcow2":                    "without a host",
-		"https://:443/a.qcow2":                "without a host",
-		"https:images/a.qcow2":                "without a host",
-		"https://host:port/a.qcow2":           `invalid port ":port"`,
-		"https://u:hunter2@host:port/a":       "not a valid URL",
-		"https://u:hunter2/x@host/a":          "not a valid URL",
-		"file://srv/a.qcow2":                  "file:///path",
-		"file:a.qcow2":                        "file:///path",
-		"~/a.qcow2":                           "pathexpand",
-		"a\nb":                                "control character",
-		"https://host/a.qcow2.xz":             "compressed with xz; decompress it first",
-		"https://u:hunter2@host/a.GZ?hunter2": "compressed with gzip; decompress it first",
-		"/srv/a.raw.zst":                      "compressed with zstd",
+		"":                                     "empty",
+		"ftp://host/a.qcow2":                   `unknown scheme "ftp"`,
+		"git::https://u:hunter2@host/a.qcow2":  `unknown scheme "git::https"`,
+		"https:///a.qcow2":                     "without a host",
+		"https://:443/a.qcow2":                 "without a host",
+		"https:images/a.qcow2":                 "without a host",
+		"https://host:port/a.qcow2":            `invalid port ":port"`,
+		"https://u:hunter2@host:port/a":        "not a valid URL",
+		"https://u:hunter2/x@host/a":           "not a valid URL",
+		"file://srv/a.qcow2":                   "file:///path",
+		"file:a.qcow2":                         "file:///path",
+		"~/a.qcow2":                            "pathexpand",
+		"a\nb":                                 "control character",
+		"https://host/a.qcow2.lz4":             "compressed with lz4; give a qcow2 disk",
+		"https://u:hunter2@host/a.ZIP?hunter2": "compressed with zip",
+		"/srv/a.raw.7z":                        "compressed with 7z",
 	}
 	for s, want := range tests {
 		err := ParseLocation(s)

@@ -83,9 +83,9 @@ func (s Source) Open(ctx context.Context) (*Reader, error) {
 		cancel(nil)
 		return nil, err
 	}
-	r := &Reader{ctx: ctx, cancel: cancel, stream: stream, size: size, doing: doing,
-		hash: sha256.New(), want: strings.ToLower(s.SHA256)}
-	if err := r.readHeader(); err != nil {
+	r := &Reader{ctx: ctx, cancel: cancel, doing: doing,
+		file: &verifiedFile{doing: doing, size: size, want: strings.ToLower(s.SHA256), stream: stream, hash: sha256.New()}}
+	if err := r.open(); err != nil {
 		_ = r.Close() // err says more than a failure to close
 		return nil, err
 	}
