@@ -26,6 +26,13 @@ provider "egressproxy" {
         source = "https://images.example.com/debian-12-genericcloud-amd64.qcow2"
         sha256 = "0000000000000000000000000000000000000000000000000000000000000000"
       }
+      # Compressed, with its checksum from the publisher's list.
+      fedora = {
+        source = "https://images.example.com/fedora-cloud.x86_64.qcow2.xz"
+        sha256 = "https://images.example.com/SHA256SUMS"
+      }
+      # In the storage pool already.
+      golden = { source = "volume:golden-2026-01.qcow2" }
     }
   }
 

@@ -33,7 +33,10 @@ type baseImage struct {
 // A base image is never changed or removed here once its marker exists, since
 // overlays stand on it.
 func (h *host) ensureBase(ctx context.Context, pool storagePool, want egress.Image, accept func(capacity uint64) error) (baseImage, error) {
-	unlock, err := h.locks.lock(ctx, "base/"+pool.Name+"/"+want.SHA256)
+	if want.Volume() != "" {
+		return h.volumeBase(ctx, pool.StoragePool, want, accept)
+	}
+	unlock, err := h.locks.lock(ctx, baseLock(pool.Name, want.SHA256))
 	if err != nil {
 		return baseImage{}, h.fault("waiting for another instance to fetch image "+want.Name, err)
 	}
@@ -47,6 +50,9 @@ func (h *host) ensureBase(ctx context.Context, pool storagePool, want egress.Ima
 		return baseImage{}, err
 	}
 
+	if err := h.images.knownWrong(want); err != nil {
+		return baseImage{}, err
+	}
 	source, err := image.Source{Location: want.Source, SHA256: want.SHA256}.Open(ctx)
 	if err != nil {
 		return baseImage{}, err
@@ -62,8 +68,14 @@ func (h *host) ensureBase(ctx context.Context, pool storagePool, want egress.Ima
 			Remedy:    "Free space in the storage pool, or choose another one with kvm.pool.",
 			Attribute: "kvm.pool"}
 	}
-	return h.uploadBase(ctx, pool.StoragePool, want, source, header)
+	base, err = h.uploadBase(ctx, pool.StoragePool, want, source, header)
+	h.images.remember(want, err)
+	return base, err
 }
+
+// baseLock is the lock over a base image: held by who fetches it, puts an
+// overlay on it, or takes it away.
+func baseLock(pool, sha256 string) string { return "base/" + pool + "/" + sha256 }
 
 // findBase reads the marker of a base image: its backing file is the image. A
 // marker that another process is just creating has its name before its content,

@@ -78,7 +78,7 @@ func (b *Backend) clearTheWay(ctx context.Context, h *host, id egress.ProviderID
 			Remedy: "If it is the same configuration, let that run end, then plan again. If it is another one, choose another name: " +
 				"a name can be used once on a host."}
 	}
-	if err := b.remove(ctx, h, dom, found, 0); err != nil {
+	if err := b.remove(ctx, h, dom, found, removal{}); err != nil {
 		return b.whatExists(ctx, h, id, uuidOf(dom)), err
 	}
 	return egress.Instance{}, nil
@@ -111,13 +111,18 @@ type creation struct {
 // prepare finds out everything that can be refused, and has the base image
 // ready. Nothing of the instance itself is made.
 func (b *Backend) prepare(ctx context.Context, h *host, spec egress.Spec) (creation, error) {
-	c := creation{spec: spec}
+	machineSpec := *spec.KVM
+	spec.KVM = &machineSpec
 	macs := InterfaceMACs(h.name, spec.ID.Name, spec.KVM.Interfaces)
+	var c creation
 	var err error
 	if c.seed, err = seedISO(spec, macs); err != nil {
 		return creation{}, h.fault("building the seed of instance "+spec.ID.Name, err)
 	}
 	if c.pool, err = h.findPool(ctx, spec.KVM.Pool); err != nil {
+		return creation{}, err
+	}
+	if err := h.checkPoolKind(ctx, c.pool.StoragePool); err != nil {
 		return creation{}, err
 	}
 	if err := h.checkNetworks(ctx, spec.KVM.Interfaces); err != nil {
@@ -127,6 +132,10 @@ func (b *Backend) prepare(ctx context.Context, h *host, spec egress.Spec) (creat
 	if err != nil {
 		return creation{}, err
 	}
+	if spec.KVM.Image, err = h.resolveImage(ctx, spec.KVM.Image); err != nil {
+		return creation{}, err
+	}
+	c.spec = spec
 	c.machine = machine{Name: spec.ID.Name, UUID: newUUID(), Description: spec.Description, Spec: *spec.KVM, Platform: target, MACs: macs}
 	caps, err := h.capabilities(ctx)
 	if err != nil {
@@ -264,7 +273,7 @@ func (b *Backend) takeBack(ctx context.Context, h *host, dom libvirt.Domain) boo
 	if errors.Is(err, egress.ErrNotFound) { // another run took it away, volumes first
 		return true
 	}
-	return err == nil && b.remove(ctx, h, dom, found, 0) == nil
+	return err == nil && b.remove(ctx, h, dom, found, removal{}) == nil
 }
 
 // finish starts the machine, waits until its proxy forwards, and clears the

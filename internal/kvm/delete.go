@@ -3,7 +3,6 @@ package kvm
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path"
 	"time"
 
@@ -42,15 +41,24 @@ func (b *Backend) Delete(ctx context.Context, id egress.ProviderID, uid string) 
 		return &egress.Fault{Kind: egress.ErrPermanent, Doing: "deleting domain " + id.Name, Host: h.name, Cause: found.metaErr,
 			Remedy: "Import it first, or remove the domain with virsh undefine."}
 	}
-	return b.remove(ctx, h, dom, found, b.shutdownGrace)
+	return b.remove(ctx, h, dom, found, removal{grace: b.shutdownGrace, prune: true})
 }
 
-// remove ends a domain and deletes what is its own. The guest gets grace to shut
-// down by itself; with none it is ended at once.
+// removal says how a domain is removed.
+type removal struct {
+	// grace is the time that the guest gets to shut down by itself; with none it
+	// is ended at once.
+	grace time.Duration
+	// prune tells that the image may go too, where Config says so: nobody is
+	// about to make the instance again.
+	prune bool
+}
+
+// remove ends a domain and deletes what is its own.
 //
 // The definition goes last: as long as anything is left, the domain is there to
 // be found, and the next removal goes on from it.
-func (b *Backend) remove(ctx context.Context, h *host, dom libvirt.Domain, found domain, grace time.Duration) error {
+func (b *Backend) remove(ctx context.Context, h *host, dom libvirt.Domain, found domain, how removal) error {
 	volumes, err := b.volumesToDelete(ctx, h, dom, found)
 	if err != nil {
 		return err
@@ -62,9 +70,9 @@ func (b *Backend) remove(ctx context.Context, h *host, dom libvirt.Domain, found
 		return err
 	}
 	if found.meta.Unfinished {
-		grace = 0
+		how.grace = 0
 	}
-	if err := b.stop(ctx, h, dom, state, grace); err != nil {
+	if err := b.stop(ctx, h, dom, state, how.grace); err != nil {
 		return err
 	}
 	for _, vol := range volumes {
@@ -72,8 +80,10 @@ func (b *Backend) remove(ctx context.Context, h *host, dom libvirt.Domain, found
 			return err
 		}
 	}
-	if err := b.pruneImage(ctx, h, found.meta); err != nil {
-		return err
+	if how.prune {
+		if err := b.pruneImage(ctx, h, found.meta); err != nil {
+			return err
+		}
 	}
 	if err := h.undefine(ctx, dom); err != nil {
 		return err
@@ -229,11 +239,4 @@ func (h *host) deleteLeftVolumes(ctx context.Context, instance, uuid string) err
 		errs = append(errs, h.deleteUnusedVolume(ctx, pool, names.Root), h.deleteUnusedVolume(ctx, pool, names.Seed))
 	}
 	return errors.Join(errs...)
-}
-
-// pruneImage removes the base image of an instance whose root disk is gone, if
-// that is asked for and nothing else stands on it.
-func (b *Backend) pruneImage(ctx context.Context, h *host, meta metadata) error {
-	_ = fmt.Sprint() // wired when pruning lands
-	return nil
 }

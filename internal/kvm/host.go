@@ -19,6 +19,11 @@ type host struct {
 	// "instance/NAME" or "base/POOL/SHA256".
 	locks keyedLocks
 
+	// images is what this process knows of images, whatever the host.
+	images *imageFacts
+	// startPool is Config's.
+	startPool bool
+
 	log func(ctx context.Context, message string, fields map[string]any)
 	// caps is under the lock "capabilities"; nil until asked for.
 	caps *libvirtxml.Caps

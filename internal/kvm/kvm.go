@@ -37,6 +37,12 @@ type Config struct {
 	// alive: another one gives it three such intervals before it takes an
 	// unfinished instance over. Zero means 5 s.
 	BeatInterval time.Duration
+	// StartPool says to start a storage pool that is not active when something is
+	// to be made or deleted in it.
+	StartPool bool
+	// PruneImages says to delete a base image with the last instance that stands
+	// on it.
+	PruneImages bool
 	// Log takes a line for each call to a daemon, with its fields; nil means
 	// that nobody wants them. No line holds a secret.
 	Log func(ctx context.Context, message string, fields map[string]any)
@@ -52,6 +58,8 @@ type Backend struct {
 	passwordPatience time.Duration
 	// beatInterval is Config's.
 	beatInterval time.Duration
+	// pruneImages is Config's.
+	pruneImages bool
 	// pollInterval is the time between two looks at a machine's state.
 	pollInterval time.Duration
 }
@@ -69,13 +77,15 @@ func New(config Config) *Backend {
 
 		passwordPatience: cmp.Or(config.PasswordPatience, time.Minute),
 		beatInterval:     cmp.Or(config.BeatInterval, 5*time.Second),
+		pruneImages:      config.PruneImages,
 	}
 	log := config.Log
 	if log == nil {
 		log = func(context.Context, string, map[string]any) {}
 	}
+	images := newImageFacts()
 	for name, h := range config.Hosts {
-		b.hosts[name] = &host{name: name, pool: connection.New(h), log: log, agents: make(chan struct{}, agentCalls)}
+		b.hosts[name] = &host{name: name, pool: connection.New(h), log: log, agents: make(chan struct{}, agentCalls), images: images, startPool: config.StartPool}
 	}
 	return b
 }

@@ -50,7 +50,7 @@ func isVolumeOf(instance, hostUUID, name string) bool {
 		return false
 	}
 	parts := ownVolume.FindStringSubmatch(rest)
-	return parts != nil && parts[1] == hostMark(hostUUID)
+	return len(parts) == 2 && parts[1] == hostMark(hostUUID)
 }
 
 var ownVolume = regexp.MustCompile(`^(?:root|seed)-([0-9a-f]{4})[0-9a-f]{8}\.(?:qcow2|iso)$`)

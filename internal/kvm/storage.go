@@ -25,42 +25,6 @@ const streamPacket = 262120
 // the very fault it cleans up after.
 const cleanupTimeout = 10 * time.Second
 
-// storagePool is a pool that was found and is active.
-type storagePool struct {
-	libvirt.StoragePool
-	// Available is the free space in bytes.
-	Available uint64
-
-	active bool
-}
-
-// findPool looks a pool up, and makes sure that it can be used, before
-// anything is made.
-func (h *host) findPool(ctx context.Context, name string) (storagePool, error) {
-	doing := "looking up storage pool " + name
-	pool, err := read(ctx, h, doing, func(lv *libvirt.Libvirt) (storagePool, error) {
-		pool, err := lv.StoragePoolLookupByName(name)
-		if err != nil {
-			return storagePool{}, err
-		}
-		state, _, _, available, err := lv.StoragePoolGetInfo(pool)
-		return storagePool{StoragePool: pool, Available: available, active: libvirt.StoragePoolState(state) == libvirt.StoragePoolRunning}, err
-	})
-	switch {
-	case isCode(err, libvirt.ErrNoStoragePool):
-		return storagePool{}, &egress.Fault{Kind: egress.ErrPermanent, Doing: doing, Host: h.name, Cause: errNoPool, Attribute: "kvm.pool",
-			Remedy: "Name a storage pool of the host (virsh pool-list --all), or define this one."}
-	case err != nil:
-		return storagePool{}, err
-	case !pool.active:
-		return storagePool{}, &egress.Fault{Kind: egress.ErrPermanent, Doing: doing, Host: h.name, Cause: errors.New("the pool is not active"), Attribute: "kvm.pool",
-			Remedy: "Start it on the host: virsh pool-start " + name}
-	}
-	return pool, nil
-}
-
-var errNoPool = errors.New("there is no such pool")
-
 // findVolume looks a volume up by name. It returns egress.ErrNotFound only
 // when the daemon said so.
 func (h *host) findVolume(ctx context.Context, pool libvirt.StoragePool, name string) (libvirt.StorageVol, error) {
@@ -270,20 +234,30 @@ func checkDiskSize(h *host, spec egress.Spec, capacity uint64) error {
 // createOverlay makes an instance's root disk over a base image. Where somebody
 // removed the image and left its marker, the image is fetched again first.
 func (h *host) createOverlay(ctx context.Context, pool storagePool, name string, spec egress.Spec, base baseImage) (disk, error) {
-	vol, err := h.replaceVolume(ctx, pool.StoragePool, name, "qcow2", overlayCapacity(spec, base), &base)
-	if baseMissing(err) {
+	vol, err := h.putOverlay(ctx, pool, name, spec, base)
+	if baseMissing(err) && spec.KVM.Image.Volume() == "" {
 		if err := h.deleteVolume(ctx, pool.StoragePool, markerName(spec.KVM.Image.SHA256)); err != nil {
 			return disk{}, err
 		}
 		if base, err = h.ensureBase(ctx, pool, spec.KVM.Image, func(capacity uint64) error { return checkDiskSize(h, spec, capacity) }); err != nil {
 			return disk{}, err
 		}
-		vol, err = h.replaceVolume(ctx, pool.StoragePool, name, "qcow2", overlayCapacity(spec, base), &base)
+		vol, err = h.putOverlay(ctx, pool, name, spec, base)
 	}
 	if err != nil {
 		return disk{}, err
 	}
 	return h.diskOf(ctx, vol)
+}
+
+// putOverlay makes the overlay while nobody takes its base image away.
+func (h *host) putOverlay(ctx context.Context, pool storagePool, name string, spec egress.Spec, base baseImage) (libvirt.StorageVol, error) {
+	unlock, err := h.locks.lock(ctx, baseLock(pool.Name, spec.KVM.Image.SHA256))
+	if err != nil {
+		return libvirt.StorageVol{}, h.fault("waiting for others on image "+spec.KVM.Image.Name, err)
+	}
+	defer unlock()
+	return h.replaceVolume(ctx, pool.StoragePool, name, "qcow2", overlayCapacity(spec, base), &base)
 }
 
 // baseMissing tells whether an overlay could not be made because its backing
@@ -318,13 +292,6 @@ func (h *host) diskOf(ctx context.Context, vol libvirt.StorageVol) (disk, error)
 		return disk{}, err
 	}
 	return disk{Path: description.Target.Path, Block: description.Type == "block"}, nil
-}
-
-func (h *host) activePools(ctx context.Context) ([]libvirt.StoragePool, error) {
-	return read(ctx, h, "listing storage pools", func(lv *libvirt.Libvirt) ([]libvirt.StoragePool, error) {
-		pools, _, err := lv.ConnectListAllStoragePools(1, libvirt.ConnectListStoragePoolsActive)
-		return pools, err
-	})
 }
 
 // listVolumes gives the volumes of a pool whose names start with prefix.

@@ -21,9 +21,11 @@ type backends struct {
 
 // newBackends registers the backends, one line each; those in fixed take their
 // place when there are any.
-func newBackends(hosts table[connection.Host], fixed map[egress.Kind]egress.Backend) *backends {
+func newBackends(hosts table[connection.Host], storage storageSettings, fixed map[egress.Kind]egress.Backend) *backends {
 	b := &backends{hosts: hosts, byKind: map[egress.Kind]func() egress.Backend{
-		egress.KVM: sync.OnceValue(func() egress.Backend { return kvm.New(kvm.Config{Hosts: hosts.known(), Log: debugLog}) }),
+		egress.KVM: sync.OnceValue(func() egress.Backend {
+			return kvm.New(kvm.Config{Hosts: hosts.known(), StartPool: storage.startPool, PruneImages: storage.pruneImages, Log: debugLog})
+		}),
 	}}
 	for kind, backend := range fixed {
 		b.byKind[kind] = func() egress.Backend { return backend }

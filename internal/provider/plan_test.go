@@ -51,6 +51,9 @@ func TestWrongProviderBlocksGetOneDiagnosticEach(t *testing.T) {
 		says  []string
 	}{
 		"checksum too short":      {"kvm.images.debian12.sha256", "abc", "kvm.images.debian12.sha256", []string{`"abc"`, "64 hexadecimal digits"}},
+		"volume with a checksum":  {"kvm.images.debian12.source", "volume:golden.qcow2", "kvm.images.debian12.sha256", []string{"golden.qcow2", "leave sha256 out"}},
+		"volume without a name":   {"kvm.images.debian12.source", "volume:", "kvm.images.debian12.source", []string{`"volume:"`, "volume:debian-12.qcow2"}},
+		"list that is no URL":     {"kvm.images.debian12.sha256", "ftp://images.example.com/SHA256SUMS", "kvm.images.debian12.sha256", []string{"ftp", "https://"}},
 		"scheme of source":        {"kvm.images.debian12.source", "ftp://images.example.com/x.qcow2", "kvm.images.debian12.source", []string{"ftp", "https://"}},
 		"scheme of uri":           {"kvm.hosts.hv1.uri", "xen:///system", "kvm.hosts.hv1.uri", []string{"xen", "qemu"}},
 		"host's name":             {"kvm.hosts.h/v", tree{"uri": "qemu:///system"}, "kvm.hosts.h/v", []string{`"h/v"`, "letters, digits"}},
@@ -329,6 +332,8 @@ func TestReplacementIsAskedForExactlyWhereAChangeNeedsIt(t *testing.T) {
 		"memory":                            {user.with("kvm.memory_mib", 2048), providerTree(), nil, true},
 		"checksum":                          {user, providerTree().with("kvm.images.debian12.sha256", sumB), []string{"kvm.image_sha256"}, false},
 		"checksum in capitals":              {user, providerTree().with("kvm.images.debian12.sha256", strings.ToUpper(sumA)), nil, false},
+		"checksum from a list":              {user, providerTree().with("kvm.images.debian12.sha256", "https://images.example.com/SHA256SUMS"), nil, false},
+		"a volume instead of a file":        {user, providerTree().with("kvm.images.debian12", tree{"source": "volume:golden.qcow2"}), []string{"kvm.image_sha256"}, false},
 		"source of the image":               {user, providerTree().with("kvm.images.debian12.source", "/other.qcow2"), nil, false},
 		"source, unknown":                   {user, providerTree().with("kvm.images.debian12.source", unknown), nil, false},
 		"checksum, unknown":                 {user, providerTree().with("kvm.images.debian12.sha256", unknown), []string{"kvm.image_sha256"}, true},

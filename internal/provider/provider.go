@@ -82,7 +82,7 @@ func (p *egressProvider) Configure(ctx context.Context, req provider.ConfigureRe
 	s, diags := readSettings(ctx, model)
 	resp.Diagnostics.Append(diags...)
 	s.probe = p.probe
-	s.backends = newBackends(s.hosts, p.backends)
+	s.backends = newBackends(s.hosts, s.storage, p.backends)
 	resp.ResourceData = s
 }
 

@@ -24,6 +24,9 @@ type providerKVMModel struct {
 	Hosts        types.Map `tfsdk:"hosts"`
 	MachineTypes types.Map `tfsdk:"machine_types"`
 	Images       types.Map `tfsdk:"images"`
+
+	StartPool   types.Bool `tfsdk:"start_pool"`
+	PruneImages types.Bool `tfsdk:"prune_images"`
 }
 
 type machineTypeModel struct {
@@ -37,10 +40,14 @@ type settings struct {
 	hosts        table[connection.Host]
 	machineTypes table[machineType]
 	images       table[egress.Image]
+	storage      storageSettings
 	defaultTags  types.Map
 	backends     *backends
 	probe        func(context.Context, netip.AddrPort) error
 }
+
+// storageSettings is what may be done to the hosts' storage.
+type storageSettings struct{ startPool, pruneImages bool }
 
 // machineType is a named size of machines.
 type machineType struct{ VCPUs, MemoryMiB, DiskGiB int64 }
@@ -128,6 +135,7 @@ func readSettings(ctx context.Context, model providerModel) (*settings, diag.Dia
 		s.hosts = readTable(ctx, kvm.Hosts, readHost, &diags)
 		s.machineTypes = readTable(ctx, kvm.MachineTypes, readMachineType, &diags)
 		s.images = readTable(ctx, kvm.Images, readImage, &diags)
+		s.storage = storageSettings{startPool: kvm.StartPool.ValueBool(), pruneImages: kvm.PruneImages.ValueBool()}
 	}
 	return s, diags
 }
@@ -158,6 +166,7 @@ func validateProvider(ctx context.Context, model providerModel) diag.Diagnostics
 	if diags.HasError() {
 		return diags
 	}
+	diags.Append(validateImages(s.images)...)
 	hosts := s.hosts.known()
 	for _, name := range slices.Sorted(maps.Keys(hosts)) {
 		if err := connection.Validate(hosts[name]); err != nil {

@@ -56,5 +56,14 @@ func providerKVMAttributes() map[string]schema.Attribute {
 			}},
 		},
 		"images": imagesAttribute(),
+		"start_pool": schema.BoolAttribute{
+			MarkdownDescription: "Whether a storage pool that is not active is started when something is to be made or deleted in it. Default: `false`, which makes it an error. Plan and refresh never start one.",
+			Optional:            true,
+		},
+		"prune_images": schema.BoolAttribute{
+			MarkdownDescription: "Whether an image is deleted from a host with the last instance that stands on it. Default: `false`, which keeps it for the next instance. " +
+				"For hosts whose images no other configuration uses: an image that another run is just about to use may have to be fetched again. Volumes named by `volume:` are never deleted.",
+			Optional: true,
+		},
 	}
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/hashicorp/terraform-plugin-framework/types"
 
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/egress"
-	"github.com/egressproxy/terraform-provider-egressproxy/internal/kvm/image"
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/proxy"
 )
 
@@ -40,8 +39,8 @@ var (
 	nonEmpty    = stringRule{"not empty", checkNonEmpty}
 	entryName   = stringRule{"a name of letters, digits, dots, underscores and hyphens", checkEntryName}
 	duration    = stringRule{"a positive duration", checkDuration}
-	imageSource = stringRule{"an https:// or http:// URL or a file's path", image.ParseLocation}
-	sha256Sum   = stringRule{"64 hexadecimal digits", checkSHA256}
+	imageSource = stringRule{"an https:// or http:// URL, a file's path, or volume:NAME", checkImageSource}
+	sha256Sum   = stringRule{"64 hexadecimal digits, or the URL of a list of checksums", checkChecksum}
 	hostPort    = stringRule{"HOST:PORT", checkHostPort}
 	clientName  = stringRule{"a client's name", proxy.ValidateUser}
 	domain      = stringRule{"a domain, or a dot and a domain", proxy.ValidateDomain}

@@ -179,6 +179,10 @@ func (h *Hypervisor) Virsh(ctx context.Context, args ...string) (string, error) 
 	return string(out), nil
 }
 
+// PID is libvirtd's, to look at the world from its namespaces. Restart gives it
+// another.
+func (h *Hypervisor) PID() int { return h.libvirtd.process.Pid }
+
 // Restart kills libvirtd and starts it again, as a crash or a package upgrade
 // would; guests and network go on. It returns when the new daemon answers.
 func (h *Hypervisor) Restart(ctx context.Context) error {
