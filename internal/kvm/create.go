@@ -167,13 +167,13 @@ func (b *Backend) claim(ctx context.Context, h *host, c creation) (dom libvirt.D
 	if err == nil {
 		return dom, true, nil
 	}
-	// An answer that was lost may have been a yes.
+	// An answer that was lost may have been a yes, or become one.
 	cleanup, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanupTimeout)
 	defer cancel()
 	found, findErr := h.findDomain(cleanup, c.machine.Name)
 	switch {
 	case errors.Is(findErr, egress.ErrNotFound):
-		return libvirt.Domain{}, false, err
+		return libvirt.Domain{}, isUnanswered(err), err
 	case findErr != nil:
 		return libvirt.Domain{}, true, err
 	case uuidOf(found) == c.machine.UUID:
@@ -186,15 +186,17 @@ func (b *Backend) claim(ctx context.Context, h *host, c creation) (dom libvirt.D
 }
 
 // complete turns a claimed name into a machine whose proxy forwards. Until it is
-// started, a failure takes everything back; from then on it is kept to be looked
-// at.
+// started, what the daemon refuses has everything taken back; from then on it is
+// kept to be looked at. So it is after a call without an answer: a daemon ends
+// what it has begun for a client that is gone, and would make what was just taken
+// back.
 func (b *Backend) complete(ctx context.Context, h *host, dom libvirt.Domain, c creation) (egress.Instance, error) {
 	ctx, stopBeating := b.keepBeating(ctx, h, dom, c.meta)
 	defer stopBeating()
 	err := b.furnish(ctx, h, dom, c)
 	if err != nil {
 		stopBeating()
-		if !b.takeBack(ctx, h, dom) {
+		if isUnanswered(err) || !b.takeBack(ctx, h, dom) {
 			return b.whatExists(ctx, h, c.spec.ID, c.machine.UUID), takenAwayOr(ctx, h, dom, err)
 		}
 		return egress.Instance{}, takenAwayOr(ctx, h, dom, err)

@@ -64,6 +64,12 @@ func kindOf(err error) error {
 	return egress.ErrTransient
 }
 
+// isUnanswered tells whether a call failed without the daemon's own word, so that
+// it may have taken effect, or do so yet.
+func isUnanswered(err error) bool {
+	return errors.Is(err, egress.ErrUnreachable) || errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
 // remedies are what to do about causes that libvirt and QEMU only state.
 var remedies = []struct{ says, do string }{
 	{"Could not access KVM kernel module", "QEMU may not open /dev/kvm: give the user QEMU runs as access to it (often the group kvm), load the kvm module, or set kvm.virt_type = \"qemu\" to run without KVM, slowly."},
