@@ -196,6 +196,11 @@ func volumeXML(name, format string, capacity uint64, backing *baseImage) (string
 		Allocation: &libvirtxml.StorageVolumeSize{Unit: "bytes", Value: 0},
 		Target:     &libvirtxml.StorageVolumeTarget{Format: &libvirtxml.StorageVolumeTargetFormat{Type: format}},
 	}
+	if format == "qcow2" {
+		// Else libvirt makes files of version 2 of the format, whose machines have
+		// no checkpoints, and so no incremental backups.
+		volume.Target.Compat = "1.1"
+	}
 	if backing != nil {
 		// Without its format, libvirt 6.0 and later refuse to probe a backing file.
 		volume.BackingStore = &libvirtxml.StorageVolumeBackingStore{
