@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"path"
+	"strings"
 	"time"
 
 	"github.com/digitalocean/go-libvirt"
@@ -135,7 +136,7 @@ func (b *Backend) volumesToDelete(ctx context.Context, h *host, dom libvirt.Doma
 // lead there is some other disk that a person attached, and stays.
 func (h *host) snapshotsAbove(ctx context.Context, pool libvirt.StoragePool, disk, base string) ([]libvirt.StorageVol, error) {
 	// QEMU made them, so the pool may not know them yet.
-	if err := h.do(ctx, "refreshing pool "+pool.Name, func(lv *libvirt.Libvirt) error { return lv.StoragePoolRefresh(pool, 0) }); err != nil {
+	if err := h.refreshPool(ctx, pool); err != nil {
 		return nil, err
 	}
 	var out []libvirt.StorageVol
@@ -165,6 +166,28 @@ func (h *host) snapshotsAbove(ctx context.Context, pool libvirt.StoragePool, dis
 
 // maxSnapshots bounds a chain of snapshots.
 const maxSnapshots = 200
+
+// refreshPool has libvirt look at what is in a pool, which it refuses to do for
+// as long as volumes are written, as by another instance's upload.
+func (h *host) refreshPool(ctx context.Context, pool libvirt.StoragePool) error {
+	doing := "refreshing pool " + pool.Name
+	tick := time.NewTicker(refreshInterval)
+	defer tick.Stop()
+	for {
+		err := h.do(ctx, doing, func(lv *libvirt.Libvirt) error { return lv.StoragePoolRefresh(pool, 0) })
+		if err == nil || !strings.Contains(err.Error(), "has asynchronous jobs running") {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(err, h.fault(doing, ctx.Err()))
+		}
+	}
+}
+
+// refreshInterval is the time between two attempts to refresh a busy pool.
+const refreshInterval = 500 * time.Millisecond
 
 // adoptedRoot finds the volume of the root disk of a machine that others made.
 // One that something else uses too, or that is no volume, stays.

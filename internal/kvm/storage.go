@@ -63,7 +63,7 @@ func (h *host) createVolume(ctx context.Context, pool libvirt.StoragePool, name,
 	if unlisted(err) {
 		// The pool does not know what is in it: have it look again, so that
 		// the volume can be found by its name.
-		if err := h.do(ctx, "refreshing pool "+pool.Name, func(lv *libvirt.Libvirt) error { return lv.StoragePoolRefresh(pool, 0) }); err != nil {
+		if err := h.refreshPool(ctx, pool); err != nil {
 			return libvirt.StorageVol{}, err
 		}
 		return libvirt.StorageVol{}, &egress.Fault{Kind: egress.ErrAlreadyExists, Doing: doing, Host: h.name, Cause: err}
