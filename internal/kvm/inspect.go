@@ -46,12 +46,10 @@ func (b *Backend) listHost(ctx context.Context, h *host, tags egress.Tags) ([]eg
 		id := egress.ProviderID{Backend: egress.KVM, Location: h.name, Name: dom.Name}
 		instance, err := b.inspectOwn(ctx, h, id, dom, tags)
 		switch {
-		case errors.Is(err, egress.ErrUnreachable):
-			return nil, err
-		case ctx.Err() != nil:
-			return nil, h.fault("listing domains", ctx.Err())
-		case err != nil:
+		case errors.Is(err, errNotWanted), errors.Is(err, egress.ErrNotFound): // somebody removed it meanwhile
 			continue
+		case err != nil:
+			return nil, err
 		}
 		out = append(out, instance)
 	}

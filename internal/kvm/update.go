@@ -72,7 +72,7 @@ func (b *Backend) update(ctx context.Context, h *host, dom libvirt.Domain, spec 
 	if err != nil {
 		return err
 	}
-	redefined, err := h.redefine(ctx, dom, changeTo(seen.domain, spec))
+	redefined, err := b.redefine(ctx, h, dom, &seen, changeTo(seen.domain, spec))
 	if err != nil {
 		return err
 	}
@@ -97,12 +97,6 @@ func (b *Backend) bringTo(ctx context.Context, h *host, dom libvirt.Domain, seen
 		return b.stop(ctx, h, dom, seen.state, b.shutdownGrace)
 	}
 	from := launch{state: seen.state, afresh: redefined}
-	if redefined && seen.state.active() {
-		if err := b.stop(ctx, h, dom, seen.state, b.shutdownGrace); err != nil {
-			return err
-		}
-		from.state = domainState{State: libvirt.DomainShutoff}
-	}
 	unproven := seen.meta.Unfinished || seen.meta.ConfigHash != spec.ConfigHash()
 	if from.state.instanceState(false) != egress.Stopped && !unproven {
 		return nil
@@ -133,9 +127,12 @@ func changeTo(d domain, spec egress.Spec) domainChange {
 	return change
 }
 
-// redefine changes a domain's persistent definition. It tells whether a machine
-// that runs has to be restarted for that.
-func (h *host) redefine(ctx context.Context, dom libvirt.Domain, change domainChange) (restart bool, err error) {
+// redefine changes a domain's persistent definition. It tells whether the machine
+// has to be started afresh for that; one that ran is shut off then. It is stopped
+// before its definition changes: a run that ends in between leaves a machine that
+// is seen to be off, and not one that goes on as it was under a definition that
+// says otherwise.
+func (b *Backend) redefine(ctx context.Context, h *host, dom libvirt.Domain, seen *observation, change domainChange) (restart bool, err error) {
 	if change == (domainChange{}) {
 		return false, nil
 	}
@@ -152,13 +149,23 @@ func (h *host) redefine(ctx context.Context, dom libvirt.Domain, change domainCh
 	if err != nil {
 		return false, h.fault(doing, err)
 	}
+	change.Description = nil
+	restart = change != (domainChange{})
+	ran := restart && seen.state.active()
+	if ran {
+		if err := b.stop(ctx, h, dom, seen.state, b.shutdownGrace); err != nil {
+			return false, err
+		}
+		seen.state = domainState{State: libvirt.DomainShutoff}
+	}
 	// Not validated against the schema: what a person put there was accepted
 	// once.
-	if _, err := write(ctx, h, doing, func(lv *libvirt.Libvirt) (libvirt.Domain, error) { return lv.DomainDefineXML(edited) }); err != nil {
-		return false, err
+	_, err = write(ctx, h, doing, func(lv *libvirt.Libvirt) (libvirt.Domain, error) { return lv.DomainDefineXML(edited) })
+	if _, refused := codeOf(err); refused && ran {
+		// As it was before, as far as that can be had.
+		return false, errors.Join(err, h.startDomain(ctx, dom, false))
 	}
-	change.Description = nil
-	return change != (domainChange{}), nil
+	return restart, err
 }
 
 // growTo makes the root disk as large as spec wants it. It never shrinks.

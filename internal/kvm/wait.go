@@ -101,7 +101,15 @@ func (b *Backend) bringUp(ctx context.Context, h *host, dom libvirt.Domain, from
 		}
 		return h.startDomain(ctx, dom, from.afresh)
 	case state.State == libvirt.DomainPaused:
-		return h.do(ctx, "resuming domain "+dom.Name, func(lv *libvirt.Libvirt) error { return lv.DomainResume(dom) })
+		err := h.do(ctx, "resuming domain "+dom.Name, func(lv *libvirt.Libvirt) error { return lv.DomainResume(dom) })
+		if isCode(err, libvirt.ErrOperationInvalid) {
+			// It was seen in the moment before its start was through, or
+			// somebody else was faster.
+			if now, stateErr := h.domainState(ctx, dom); stateErr == nil && now.State == libvirt.DomainRunning {
+				return nil
+			}
+		}
+		return err
 	}
 	return nil
 }

@@ -9,6 +9,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"runtime"
+	"runtime/pprof"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,6 +27,9 @@ import (
 var hv *hypervisor.Hypervisor
 
 func TestMain(m *testing.M) {
+	if text := os.Getenv(errandVariable); text != "" {
+		os.Exit(runErrand(text))
+	}
 	os.Exit(namespace.Run(func() int {
 		dir, err := os.MkdirTemp("", "egressproxy-faults-")
 		if err != nil {
@@ -38,13 +43,32 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
+		before := runtime.NumGoroutine()
 		code := m.Run()
+		if code == 0 && !endedGoroutines(before) {
+			code = 1
+		}
 		if err := hv.Stop(context.Background()); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
 		return code
 	}))
+}
+
+// endedGoroutines tells whether, after the tests, no more goroutines are left
+// than there were before: each backend was closed, and every link. What is left
+// is printed.
+func endedGoroutines(before int) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Second)
+	defer cancel()
+	if reached(ctx, func() bool { return runtime.NumGoroutine() <= before }) {
+		fmt.Printf("faults: %d goroutines before, %d after\n", before, runtime.NumGoroutine())
+		return true
+	}
+	fmt.Fprintf(os.Stderr, "%d goroutines are left, there were %d:\n", runtime.NumGoroutine(), before)
+	_ = pprof.Lookup("goroutine").WriteTo(os.Stderr, 1) // stderr takes it or nothing does
+	return false
 }
 
 // world is one backend on the hypervisor, behind a link that can be broken.
