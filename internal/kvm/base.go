@@ -73,6 +73,24 @@ func (h *host) ensureBase(ctx context.Context, pool storagePool, want egress.Ima
 	return base, err
 }
 
+// forgetBase removes the marker of a base image whose copy is gone. Another
+// instance may have fetched the image again meanwhile: then it stays.
+func (h *host) forgetBase(ctx context.Context, pool libvirt.StoragePool, want egress.Image, gone baseImage) error {
+	unlock, err := h.locks.lock(ctx, baseLock(pool.Name, want.SHA256))
+	if err != nil {
+		return h.fault("waiting for others on image "+want.Name, err)
+	}
+	defer unlock()
+	base, err := h.findBase(ctx, pool, want.SHA256)
+	switch {
+	case errors.Is(err, egress.ErrNotFound) || err == nil && base.Path != gone.Path:
+		return nil
+	case err != nil:
+		return err
+	}
+	return h.deleteVolume(ctx, pool, markerName(want.SHA256))
+}
+
 // baseLock is the lock over a base image: held by who fetches it, puts an
 // overlay on it, or takes it away.
 func baseLock(pool, sha256 string) string { return "base/" + pool + "/" + sha256 }
@@ -170,26 +188,11 @@ func (h *host) removeUnusedCopies(ctx context.Context, pool libvirt.StoragePool,
 	if err != nil || len(copies) < 2 {
 		return
 	}
-	all, err := h.listVolumes(ctx, pool, "")
+	inUse, err := h.backingFiles(ctx, pool, func(name string) bool { return strings.HasPrefix(name, basePrefix(sha256)+"-") })
 	if err != nil {
 		return
 	}
-	inUse := map[string]bool{keep.Path: true}
-	for _, vol := range all {
-		if strings.HasPrefix(vol.Name, basePrefix(sha256)+"-") {
-			continue
-		}
-		description, err := h.describeVolume(ctx, vol)
-		if errors.Is(err, egress.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return
-		}
-		if description.BackingStore != nil {
-			inUse[description.BackingStore.Path] = true
-		}
-	}
+	inUse[keep.Path] = true
 	for _, vol := range copies {
 		if description, err := h.describeVolume(ctx, vol); err == nil && !inUse[description.Target.Path] {
 			_ = h.deleteVolume(ctx, pool, vol.Name)

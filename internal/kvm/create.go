@@ -104,15 +104,13 @@ type creation struct {
 	meta    metadata
 	machine machine
 	seed    []byte
-
-	hostUUID string
 }
 
 // prepare finds out everything that can be refused, and has the base image
 // ready. Nothing of the instance itself is made.
 func (b *Backend) prepare(ctx context.Context, h *host, spec egress.Spec) (creation, error) {
-	machineSpec := *spec.KVM
-	spec.KVM = &machineSpec
+	own := *spec.KVM // a list of checksums may have to complete it
+	spec.KVM = &own
 	macs := InterfaceMACs(h.name, spec.ID.Name, spec.KVM.Interfaces)
 	var c creation
 	var err error
@@ -141,8 +139,7 @@ func (b *Backend) prepare(ctx context.Context, h *host, spec egress.Spec) (creat
 	if err != nil {
 		return creation{}, err
 	}
-	c.hostUUID = caps.Host.UUID
-	c.meta = newMetadata(spec, namesFor(spec.ID.Name, c.hostUUID, c.machine.UUID), b.now())
+	c.meta = newMetadata(spec, namesFor(spec.ID.Name, caps.Host.UUID, c.machine.UUID), b.now())
 	if _, err := c.meta.encode(); err != nil { // before the download
 		return creation{}, h.fault("describing instance "+spec.ID.Name, err)
 	}
@@ -223,12 +220,16 @@ func takenAwayOr(ctx context.Context, h *host, dom libvirt.Domain, err error) er
 // the pool, as when somebody undefines a domain by hand. The name is claimed, so
 // they are nobody's; those that some other domain uses stay.
 func (h *host) removeLeftovers(ctx context.Context, c creation) error {
+	caps, err := h.capabilities(ctx)
+	if err != nil {
+		return err
+	}
 	volumes, err := h.listVolumes(ctx, c.pool.StoragePool, volumePrefix+c.machine.Name+"-")
 	if err != nil {
 		return err
 	}
 	for _, vol := range volumes {
-		if !isVolumeOf(c.machine.Name, c.hostUUID, vol.Name) {
+		if !isVolumeOf(c.machine.Name, caps.Host.UUID, vol.Name) {
 			continue
 		}
 		if err := h.deleteUnusedVolume(ctx, c.pool.StoragePool, vol.Name); err != nil && !errors.Is(err, errInUse) {

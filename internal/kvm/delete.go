@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"path"
-	"strings"
 	"time"
 
 	"github.com/digitalocean/go-libvirt"
@@ -167,28 +166,6 @@ func (h *host) snapshotsAbove(ctx context.Context, pool libvirt.StoragePool, dis
 // maxSnapshots bounds a chain of snapshots.
 const maxSnapshots = 200
 
-// refreshPool has libvirt look at what is in a pool, which it refuses to do for
-// as long as volumes are written, as by another instance's upload.
-func (h *host) refreshPool(ctx context.Context, pool libvirt.StoragePool) error {
-	doing := "refreshing pool " + pool.Name
-	tick := time.NewTicker(refreshInterval)
-	defer tick.Stop()
-	for {
-		err := h.do(ctx, doing, func(lv *libvirt.Libvirt) error { return lv.StoragePoolRefresh(pool, 0) })
-		if err == nil || !strings.Contains(err.Error(), "has asynchronous jobs running") {
-			return err
-		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return errors.Join(err, h.fault(doing, ctx.Err()))
-		}
-	}
-}
-
-// refreshInterval is the time between two attempts to refresh a busy pool.
-const refreshInterval = 500 * time.Millisecond
-
 // adoptedRoot finds the volume of the root disk of a machine that others made.
 // One that something else uses too, or that is no volume, stays.
 func (h *host) adoptedRoot(ctx context.Context, dom libvirt.Domain, root diskRef) ([]libvirt.StorageVol, error) {
@@ -207,38 +184,19 @@ func (h *host) adoptedRoot(ctx context.Context, dom libvirt.Domain, root diskRef
 	if err != nil || user != "" {
 		return nil, err
 	}
-	above, err := h.overlaysOn(ctx, vol.Pool, target.Path)
-	if err != nil || len(above) > 0 {
+	pool, err := h.findPool(ctx, vol.Pool)
+	if err != nil {
+		return nil, err
+	}
+	// What people put on it by hand the pool may not know yet.
+	if err := h.refreshPool(ctx, pool.StoragePool); err != nil {
+		return nil, err
+	}
+	inUse, err := h.backingFiles(ctx, pool.StoragePool, nil)
+	if err != nil || inUse[target.Path] {
 		return nil, err
 	}
 	return []libvirt.StorageVol{vol}, nil
-}
-
-// overlaysOn names the volumes of a pool that have the file or device at path
-// under them.
-func (h *host) overlaysOn(ctx context.Context, pool, path string) ([]string, error) {
-	found, err := h.findPool(ctx, pool)
-	if err != nil {
-		return nil, err
-	}
-	volumes, err := h.listVolumes(ctx, found.StoragePool, "")
-	if err != nil {
-		return nil, err
-	}
-	var out []string
-	for _, vol := range volumes {
-		description, err := h.describeVolume(ctx, vol)
-		if errors.Is(err, egress.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if description.BackingStore != nil && description.BackingStore.Path == path {
-			out = append(out, vol.Name)
-		}
-	}
-	return out, nil
 }
 
 // deleteLeftVolumes removes the volumes of an incarnation of an instance whose

@@ -218,7 +218,7 @@ func FuzzChangeKeepsWhatItDoesNotKnow(f *testing.F) {
 		}
 		before, err := leaves(text)
 		if err != nil {
-			t.Skip("taken though it is not well formed")
+			return // taken though it is not well formed: nothing to compare with
 		}
 		after, err := leaves(got)
 		if err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"strings"
 	"sync"
 
@@ -146,6 +147,10 @@ func (b *Backend) pruneImage(ctx context.Context, h *host, meta metadata) error 
 		return h.fault("waiting for others on the image of an instance", err)
 	}
 	defer unlock()
+	// What people put on it by hand the pool may not know yet.
+	if err := h.refreshPool(ctx, pool.StoragePool); err != nil {
+		return err
+	}
 	inUse, err := h.baseInUse(ctx, pool.StoragePool, meta.Image.SHA256)
 	if err != nil || inUse {
 		return err
@@ -172,24 +177,11 @@ func (b *Backend) pruneImage(ctx context.Context, h *host, meta metadata) error 
 // baseInUse tells whether a volume stands on a copy of a base image, its marker
 // aside.
 func (h *host) baseInUse(ctx context.Context, pool libvirt.StoragePool, sha256 string) (bool, error) {
-	volumes, err := h.listVolumes(ctx, pool, "")
-	if err != nil {
-		return false, err
-	}
-	for _, vol := range volumes {
-		if strings.HasPrefix(vol.Name, basePrefix(sha256)) {
-			continue
-		}
-		description, err := h.describeVolume(ctx, vol)
-		if errors.Is(err, egress.ErrNotFound) {
-			continue
-		}
-		if err != nil {
-			return false, err
-		}
-		if backing := description.BackingStore; backing != nil && strings.Contains(backing.Path, basePrefix(sha256)) {
+	files, err := h.backingFiles(ctx, pool, func(name string) bool { return strings.HasPrefix(name, basePrefix(sha256)) })
+	for file := range files {
+		if strings.HasPrefix(path.Base(file), basePrefix(sha256)) {
 			return true, nil
 		}
 	}
-	return false, nil
+	return false, err
 }

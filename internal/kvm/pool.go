@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/digitalocean/go-libvirt"
 	"libvirt.org/go/libvirtxml"
@@ -85,6 +86,28 @@ func (h *host) checkPoolKind(ctx context.Context, pool libvirt.StoragePool) erro
 // poolsOfFiles are the types of pools whose volumes are files in a directory of
 // the host (libvirt's storage driver documentation).
 var poolsOfFiles = []string{"dir", "fs", "netfs"}
+
+// refreshPool has libvirt look at what is in a pool, which it refuses to do for
+// as long as volumes are written, as by another instance's upload.
+func (h *host) refreshPool(ctx context.Context, pool libvirt.StoragePool) error {
+	doing := "refreshing pool " + pool.Name
+	tick := time.NewTicker(refreshInterval)
+	defer tick.Stop()
+	for {
+		err := h.do(ctx, doing, func(lv *libvirt.Libvirt) error { return lv.StoragePoolRefresh(pool, 0) })
+		if err == nil || !strings.Contains(err.Error(), "has asynchronous jobs running") {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return errors.Join(err, h.fault(doing, ctx.Err()))
+		}
+	}
+}
+
+// refreshInterval is the time between two attempts to refresh a busy pool.
+const refreshInterval = 500 * time.Millisecond
 
 func (h *host) activePools(ctx context.Context) ([]libvirt.StoragePool, error) {
 	return read(ctx, h, "listing storage pools", func(lv *libvirt.Libvirt) ([]libvirt.StoragePool, error) {

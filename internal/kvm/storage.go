@@ -236,7 +236,7 @@ func checkDiskSize(h *host, spec egress.Spec, capacity uint64) error {
 func (h *host) createOverlay(ctx context.Context, pool storagePool, name string, spec egress.Spec, base baseImage) (disk, error) {
 	vol, err := h.putOverlay(ctx, pool, name, spec, base)
 	if baseMissing(err) && spec.KVM.Image.Volume() == "" {
-		if err := h.deleteVolume(ctx, pool.StoragePool, markerName(spec.KVM.Image.SHA256)); err != nil {
+		if err := h.forgetBase(ctx, pool.StoragePool, spec.KVM.Image, base); err != nil {
 			return disk{}, err
 		}
 		if base, err = h.ensureBase(ctx, pool, spec.KVM.Image, func(capacity uint64) error { return checkDiskSize(h, spec, capacity) }); err != nil {
@@ -307,6 +307,32 @@ func (h *host) listVolumes(ctx context.Context, pool libvirt.StoragePool, prefix
 	for _, vol := range all {
 		if strings.HasPrefix(vol.Name, prefix) {
 			out = append(out, vol)
+		}
+	}
+	return out, nil
+}
+
+// backingFiles are the files that volumes of a pool stand on, those of the
+// excepted volumes aside.
+func (h *host) backingFiles(ctx context.Context, pool libvirt.StoragePool, except func(name string) bool) (map[string]bool, error) {
+	volumes, err := h.listVolumes(ctx, pool, "")
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]bool{}
+	for _, vol := range volumes {
+		if except != nil && except(vol.Name) {
+			continue
+		}
+		description, err := h.describeVolume(ctx, vol)
+		if errors.Is(err, egress.ErrNotFound) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if description.BackingStore != nil {
+			out[description.BackingStore.Path] = true
 		}
 	}
 	return out, nil

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"syscall"
 )
 
 // refusesAnonymous connects and wants 407 without credentials.
@@ -58,7 +59,7 @@ func (p Probe) forwards(ctx context.Context) *Failure {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, io.EOF):
+	case closed(err):
 		return fail(err, "the proxy answered a CONNECT to %s with %q and then closed the tunnel without a byte from the target", p.Target, answer.line)
 	case timedOut(err):
 		return fail(err, "the proxy answered a CONNECT to %s with %q, but nothing came back through the tunnel in time", p.Target, answer.line)
@@ -109,7 +110,7 @@ func noAnswer(request string, err error) string {
 	switch {
 	case timedOut(err):
 		return "the proxy did not answer " + request + " in time"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+	case closed(err):
 		return "the proxy closed the connection without answering " + request
 	default:
 		return "the proxy did not answer " + request + " in HTTP"
@@ -132,6 +133,12 @@ func meaning(status int) string {
 	default:
 		return "it does not forward"
 	}
+}
+
+// closed tells whether the other side ended the connection. One that does so
+// while we still write is seen as a reset, or as a broken pipe.
+func closed(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }
 
 func timedOut(err error) bool {

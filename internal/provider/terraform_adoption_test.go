@@ -97,9 +97,6 @@ func (c cli) run(args ...string) string {
 }
 
 func TestTerraformGeneratesAConfigurationThatPlansNothing(t *testing.T) {
-	if os.Getenv("TF_ACC") == "" {
-		t.Skip("TF_ACC is not set")
-	}
 	t.Parallel()
 	for name, c := range map[string]struct {
 		id      egress.ProviderID

@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"os/exec"
-	"slices"
 	"syscall"
 	"testing"
 	"time"
@@ -96,26 +94,12 @@ func killedAt(t *testing.T, w world, p point, e errand) {
 	}
 }
 
-// killPointsOf lists the calls of an operation, each to be its process's last.
-func killPointsOf(calls map[uint32]int) []point {
-	var out []point
-	for _, procedure := range slices.Sorted(maps.Keys(calls)) {
-		if procedure == wire.ProcConnectClose {
-			continue
-		}
-		for nth := 1; nth <= min(calls[procedure], repeats); nth++ {
-			out = append(out, point{procedure: procedure, nth: nth})
-		}
-	}
-	return out
-}
-
 func TestProcessKilledAfterAnyCallOfCreateIsMadeGoodByTheNextApply(t *testing.T) {
 	w := newWorld(t)
 	plantLease(t, "kill-create-clean")
 	want := spec(t, "kill-create-clean", guest.TinyIdle, true)
 	mustCreate(t, w.backend, want)
-	points := killPointsOf(w.link.Calls())
+	points := pointsOf(w.link.Calls(), wire.None)
 	mustDelete(t, w.backend, want.ID)
 
 	runPoints(t, "kill-create", points, func(t *testing.T, name string, p point) {
@@ -141,7 +125,7 @@ func TestProcessKilledAfterAnyCallOfUpdateIsMadeGoodByTheNextApply(t *testing.T)
 	mustCreate(t, w.backend, was)
 	other := newWorld(t)
 	mustUpdate(t, other.backend, changed(was))
-	points := killPointsOf(other.link.Calls())
+	points := pointsOf(other.link.Calls(), wire.None)
 	mustDelete(t, w.backend, was.ID)
 
 	runPoints(t, "kill-update", points, func(t *testing.T, name string, p point) {
@@ -168,7 +152,7 @@ func TestProcessKilledAfterAnyCallOfDeleteIsMadeGoodByTheNextApply(t *testing.T)
 	if err := other.backend.Delete(t.Context(), want.ID, made.UID); err != nil {
 		t.Fatal(err)
 	}
-	points := killPointsOf(other.link.Calls())
+	points := pointsOf(other.link.Calls(), wire.None)
 
 	runPoints(t, "kill-delete", points, func(t *testing.T, name string, p point) {
 		w := newWorld(t)

@@ -48,15 +48,16 @@ var allFaults = []wire.Fault{wire.ErrorReply, wire.DropBefore, wire.DropAfter, w
 // all alike.
 const repeats = 3
 
-// pointsOf lists the points of an operation that made these calls.
-func pointsOf(calls map[uint32]int) []point {
+// pointsOf lists the points of an operation that made these calls: each of them
+// with each of the faults.
+func pointsOf(calls map[uint32]int, faults ...wire.Fault) []point {
 	var out []point
 	for _, procedure := range slices.Sorted(maps.Keys(calls)) {
 		if procedure == wire.ProcConnectClose { // the farewell; nobody waits for its answer
 			continue
 		}
 		for nth := 1; nth <= min(calls[procedure], repeats); nth++ {
-			for _, fault := range allFaults {
+			for _, fault := range faults {
 				out = append(out, point{procedure, nth, fault})
 			}
 		}
@@ -97,7 +98,7 @@ func TestFaultInCreateNeverKeepsTheNextApplyFromConverging(t *testing.T) {
 	plantLease(t, "create-clean")
 	want := spec(t, "create-clean", guest.TinyIdle, true)
 	mustCreate(t, w.backend, want)
-	points := pointsOf(w.link.Calls())
+	points := pointsOf(w.link.Calls(), allFaults...)
 	mustDelete(t, w.backend, want.ID)
 
 	runPoints(t, "create", points, func(t *testing.T, name string, p point) {
@@ -145,7 +146,7 @@ func TestFaultInDeleteLeavesNothingBehindAfterTheNextOne(t *testing.T) {
 	mustCreate(t, w.backend, want)
 	before := w.link.Calls()
 	mustDelete(t, w.backend, want.ID)
-	points := pointsOf(added(before, w.link.Calls()))
+	points := pointsOf(added(before, w.link.Calls()), allFaults...)
 
 	runPoints(t, "delete", points, func(t *testing.T, name string, p point) {
 		w := newWorld(t)
@@ -177,8 +178,8 @@ func TestFaultInGetIsNeverTakenForNotFound(t *testing.T) {
 	if _, err := w.backend.Get(t.Context(), want.ID); err != nil {
 		t.Fatal(err)
 	}
-	points := pointsOf(added(before, w.link.Calls()))
-	points = append(points, pointsOf(map[uint32]int{wire.ProcAuthList: 1, wire.ProcConnectOpen: 1})...)
+	points := pointsOf(added(before, w.link.Calls()), allFaults...)
+	points = append(points, pointsOf(map[uint32]int{wire.ProcAuthList: 1, wire.ProcConnectOpen: 1}, allFaults...)...)
 
 	runPoints(t, "get", points, func(t *testing.T, _ string, p point) {
 		w := newWorld(t)

@@ -46,7 +46,7 @@ func TestFaultInUpdateNeverKeepsTheNextApplyFromConverging(t *testing.T) {
 	made := mustCreate(t, w.backend, was)
 	before := w.link.Calls()
 	mustUpdate(t, w.backend, changed(was))
-	points := pointsOf(added(before, w.link.Calls()))
+	points := pointsOf(added(before, w.link.Calls()), allFaults...)
 	checkChanged(t, w.backend, made, changed(was))
 	mustDelete(t, w.backend, was.ID)
 
@@ -96,8 +96,8 @@ func TestFaultInListIsAnErrorAndNeverAShorterList(t *testing.T) {
 	if found, err := w.backend.List(t.Context(), mark); err != nil || len(found) != 2 {
 		t.Fatalf("listed %d, %v", len(found), err)
 	}
-	points := pointsOf(added(before, w.link.Calls()))
-	points = append(points, pointsOf(map[uint32]int{wire.ProcAuthList: 1, wire.ProcConnectOpen: 1})...)
+	points := pointsOf(added(before, w.link.Calls()), allFaults...)
+	points = append(points, pointsOf(map[uint32]int{wire.ProcAuthList: 1, wire.ProcConnectOpen: 1}, allFaults...)...)
 	runPoints(t, "list", points, func(t *testing.T, _ string, p point) {
 		w := newWorld(t)
 		w.link.Inject(p.rule())
@@ -130,7 +130,7 @@ func TestFaultInAdoptionLeavesTheMachineAsItWasOrOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustUpdate(t, w.backend, adopt(found))
-	points := pointsOf(w.link.Calls())
+	points := pointsOf(w.link.Calls(), allFaults...)
 	if err := w.backend.Delete(t.Context(), id, found.UID); err != nil {
 		t.Fatal(err)
 	}

@@ -57,10 +57,9 @@ func (f *verifiedFile) verify() error {
 	if f.sum == f.want {
 		return io.EOF
 	}
-	fault := permanent(f.doing, &checksumError{got: f.sum, want: f.want, length: f.offset},
+	return permanent(f.doing, &checksumError{got: f.sum, want: f.want, length: f.offset},
 		"Compare both with the checksum that the image's publisher names. If the file was replaced by a newer one, update sha256; "+
 			"if the publisher's is the configured one, do not use the file.")
-	return fault
 }
 
 // checksumError says that a file is not the one that was wanted.
