@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 )
@@ -23,6 +24,7 @@ type daemon struct {
 	log     string
 	exited  chan struct{} // closed once the process has been waited for
 	state   string        // how it ended; set before exited is closed
+	ending  atomic.Bool   // it was told to end
 }
 
 // mountAndExec gives a process directories of its own in place of the
@@ -66,6 +68,10 @@ func (h *Hypervisor) startDaemon(name, socket string) (*daemon, error) {
 		d.state = "ended"
 		if err := cmd.Wait(); err != nil {
 			d.state = err.Error()
+		}
+		if !d.ending.Load() {
+			// Whatever fails from now on fails for that.
+			fmt.Fprintf(os.Stderr, "%s ended by itself: %s; the end of %s:\n%s\n", d.name, d.state, d.log, tail(d.log))
 		}
 		close(d.exited)
 	}()
@@ -128,6 +134,7 @@ func (d *daemon) stop(ctx context.Context) {
 	if !d.alive() {
 		return
 	}
+	d.ending.Store(true)
 	_ = d.process.Signal(syscall.SIGTERM) // it may have ended just now
 	select {
 	case <-d.exited:
@@ -141,6 +148,7 @@ func (d *daemon) kill() {
 	if !d.alive() {
 		return
 	}
+	d.ending.Store(true)
 	_ = d.process.Kill() // it may have ended just now
 	<-d.exited
 }
