@@ -14,7 +14,7 @@ import (
 
 // defineForeign makes a machine as a person does with virsh, and returns the
 // file of its disk.
-func defineForeign(t *testing.T, name string) (disk string) {
+func defineForeign(t testing.TB, name string) (disk string) {
 	t.Helper()
 	virsh(t, "vol-create-as", hypervisor.Pool, name+".qcow2", "1G", "--format", "qcow2")
 	disk = filepath.Join(hv.PoolDir, name+".qcow2")

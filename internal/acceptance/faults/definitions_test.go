@@ -17,7 +17,7 @@ const kvmTestdata = "../../kvm/testdata"
 
 // fitted makes a definition of internal/kvm one that this hypervisor can have
 // under the given name, and gives its UUID too.
-func fitted(t *testing.T, file, name string) (definition, uuid string) {
+func fitted(t testing.TB, file, name string) (definition, uuid string) {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -43,7 +43,7 @@ func fitted(t *testing.T, file, name string) (definition, uuid string) {
 }
 
 // newUUID gives a random UUID, of the kernel's.
-func newUUID(t *testing.T) string {
+func newUUID(t testing.TB) string {
 	t.Helper()
 	uuid, err := os.ReadFile("/proc/sys/kernel/random/uuid")
 	if err != nil {
@@ -53,7 +53,7 @@ func newUUID(t *testing.T) string {
 }
 
 // defineStrictly defines a domain that also has to follow libvirt's schema.
-func defineStrictly(t *testing.T, definition string) error {
+func defineStrictly(t testing.TB, definition string) error {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "domain.xml")
 	if err := os.WriteFile(file, []byte(definition), 0o600); err != nil {
@@ -166,7 +166,7 @@ func TestFirmwareIsAsWantedAndItsVariablesGoWithTheMachine(t *testing.T) {
 }
 
 // nvram names the files in which libvirt keeps machines' firmware variables.
-func nvram(t *testing.T) (names []string) {
+func nvram(t testing.TB) (names []string) {
 	t.Helper()
 	entries, err := os.ReadDir(filepath.Join(filepath.Dir(hv.PoolDir), "lib", "qemu", "nvram"))
 	if err != nil {

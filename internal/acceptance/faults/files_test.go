@@ -9,7 +9,7 @@ import (
 )
 
 // command runs a program that has to succeed.
-func command(t *testing.T, name string, args ...string) {
+func command(t testing.TB, name string, args ...string) {
 	t.Helper()
 	if out, err := exec.Command(name, args...).CombinedOutput(); err != nil {
 		t.Fatalf("%s %q: %v: %s", name, args, err, out)
@@ -21,7 +21,7 @@ func sha256Of(content []byte) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func writeAll(t *testing.T, w io.WriteCloser, content []byte) {
+func writeAll(t testing.TB, w io.WriteCloser, content []byte) {
 	t.Helper()
 	if _, err := w.Write(content); err != nil {
 		t.Fatal(err)

@@ -26,7 +26,7 @@ import (
 )
 
 // newStorageBackend is a backend straight on the daemon.
-func newStorageBackend(t *testing.T, config kvm.Config) *kvm.Backend {
+func newStorageBackend(t testing.TB, config kvm.Config) *kvm.Backend {
 	t.Helper()
 	config.Hosts = map[string]connection.Host{"lab": {Name: "lab", URI: hv.URI}}
 	config.BeatInterval, config.ShutdownGrace = time.Second, time.Second
@@ -41,7 +41,7 @@ type imageServer struct {
 	asked atomic.Int32
 }
 
-func serveImages(t *testing.T, files map[string][]byte) *imageServer {
+func serveImages(t testing.TB, files map[string][]byte) *imageServer {
 	t.Helper()
 	s := &imageServer{}
 	s.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -59,7 +59,7 @@ func serveImages(t *testing.T, files map[string][]byte) *imageServer {
 }
 
 // qcow2 converts a boot sector's disk, so that it can be compressed.
-func qcow2(t *testing.T, want egress.Spec) []byte {
+func qcow2(t testing.TB, want egress.Spec) []byte {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "disk.qcow2")
 	command(t, "qemu-img", "convert", "-f", "raw", "-O", "qcow2", want.KVM.Image.Source, file)
@@ -294,7 +294,7 @@ func TestFullPoolIsAnErrorWithNumbersThatLeavesNothing(t *testing.T) {
 
 // serveWithoutLength serves an image as qcow2, in chunks. Nothing of it can be
 // left out by the file system.
-func serveWithoutLength(t *testing.T, image egress.Image) egress.Image {
+func serveWithoutLength(t testing.TB, image egress.Image) egress.Image {
 	t.Helper()
 	want := egress.Spec{KVM: &egress.KVMSpec{Image: image}}
 	content := append(qcow2(t, want), make([]byte, 1<<20)...)

@@ -247,7 +247,7 @@ func TestMachineIsStartedAgainFromEveryStateItCanBeLeftIn(t *testing.T) {
 	}
 }
 
-func checkRuns(t *testing.T, name string) {
+func checkRuns(t testing.TB, name string) {
 	t.Helper()
 	if state := domainState(t, name); !strings.HasPrefix(state, "running") {
 		t.Errorf("domain %s is %q", name, state)

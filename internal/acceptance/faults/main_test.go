@@ -78,7 +78,7 @@ type world struct {
 	backend *kvm.Backend
 }
 
-func newWorld(t *testing.T) world {
+func newWorld(t testing.TB) world {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "link-") // t.TempDir is too long a path for a socket
 	if err != nil {
@@ -98,7 +98,7 @@ func newWorld(t *testing.T) world {
 
 // spec is an instance of a boot sector. unique makes its image one of its own,
 // so that the upload is part of what is tested.
-func spec(t *testing.T, name string, kind guest.Kind, unique bool) egress.Spec {
+func spec(t testing.TB, name string, kind guest.Kind, unique bool) egress.Spec {
 	t.Helper()
 	mark := ""
 	if unique {
@@ -122,7 +122,7 @@ func spec(t *testing.T, name string, kind guest.Kind, unique bool) egress.Spec {
 var leased atomic.Uint32
 
 // plantLease gives an instance's guest, which cannot ask for one, an address.
-func plantLease(t *testing.T, name string) netip.Addr {
+func plantLease(t testing.TB, name string) netip.Addr {
 	t.Helper()
 	n := leased.Add(1)
 	// 198.18.0.0/15 is for tests of network devices (RFC 2544).
@@ -134,7 +134,7 @@ func plantLease(t *testing.T, name string) netip.Addr {
 }
 
 // virsh asks the daemon past the link.
-func virsh(t *testing.T, args ...string) string {
+func virsh(t testing.TB, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -146,7 +146,7 @@ func virsh(t *testing.T, args ...string) string {
 }
 
 // volumes names the files in the pool that contain text.
-func volumes(t *testing.T, text string) []string {
+func volumes(t testing.TB, text string) []string {
 	t.Helper()
 	found, err := hv.PoolFiles(text)
 	if err != nil {
@@ -155,7 +155,7 @@ func volumes(t *testing.T, text string) []string {
 	return found
 }
 
-func domainState(t *testing.T, name string) string {
+func domainState(t testing.TB, name string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -167,7 +167,7 @@ func domainState(t *testing.T, name string) string {
 }
 
 // await waits for a condition, for a minute.
-func await(t *testing.T, what string, condition func() bool) {
+func await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

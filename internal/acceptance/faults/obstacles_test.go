@@ -76,7 +76,7 @@ func TestMachineIsDeletedWholeWhateverHasBeenDoneToIt(t *testing.T) {
 
 // removeFile removes the files of a machine in the pool whose names contain part,
 // behind libvirt's back.
-func removeFile(t *testing.T, name, part string) {
+func removeFile(t testing.TB, name, part string) {
 	t.Helper()
 	found := volumes(t, "egressproxy-"+name+part)
 	if len(found) != 1 {
@@ -89,7 +89,7 @@ func removeFile(t *testing.T, name, part string) {
 
 // checkNoTraceIn wants no file named after a machine in these directories of the
 // hypervisor: definitions, saved states, snapshots' and checkpoints' records.
-func checkNoTraceIn(t *testing.T, want egress.Spec, directories ...string) {
+func checkNoTraceIn(t testing.TB, want egress.Spec, directories ...string) {
 	t.Helper()
 	for _, dir := range directories {
 		err := filepath.WalkDir(filepath.Join(filepath.Dir(hv.PoolDir), dir), func(path string, entry os.DirEntry, err error) error {

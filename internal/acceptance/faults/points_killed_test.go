@@ -68,7 +68,7 @@ func runErrand(text string) int {
 
 // killedAt runs an operation in a process that is killed once the daemon has
 // answered a call.
-func killedAt(t *testing.T, w world, p point, e errand) {
+func killedAt(t testing.TB, w world, p point, e errand) {
 	t.Helper()
 	e.Socket = w.socket
 	text, err := json.Marshal(e)
@@ -102,7 +102,7 @@ func TestProcessKilledAfterAnyCallOfCreateIsMadeGoodByTheNextApply(t *testing.T)
 	points := pointsOf(w.link.Calls(), wire.None)
 	mustDelete(t, w.backend, want.ID)
 
-	runPoints(t, "kill-create", points, func(t *testing.T, name string, p point) {
+	runPoints(t, "kill-create", points, func(t testing.TB, name string, p point) {
 		w := newWorld(t)
 		plantLease(t, name)
 		want := spec(t, name, guest.TinyIdle, true)
@@ -128,7 +128,7 @@ func TestProcessKilledAfterAnyCallOfUpdateIsMadeGoodByTheNextApply(t *testing.T)
 	points := pointsOf(other.link.Calls(), wire.None)
 	mustDelete(t, w.backend, was.ID)
 
-	runPoints(t, "kill-update", points, func(t *testing.T, name string, p point) {
+	runPoints(t, "kill-update", points, func(t testing.TB, name string, p point) {
 		w := newWorld(t)
 		plantLease(t, name)
 		was := spec(t, name, guest.TinyIdle, false)
@@ -154,7 +154,7 @@ func TestProcessKilledAfterAnyCallOfDeleteIsMadeGoodByTheNextApply(t *testing.T)
 	}
 	points := pointsOf(other.link.Calls(), wire.None)
 
-	runPoints(t, "kill-delete", points, func(t *testing.T, name string, p point) {
+	runPoints(t, "kill-delete", points, func(t testing.TB, name string, p point) {
 		w := newWorld(t)
 		plantLease(t, name)
 		want := spec(t, name, guest.TinyIdle, false)

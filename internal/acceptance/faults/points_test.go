@@ -77,13 +77,13 @@ func added(before, after map[uint32]int) map[uint32]int {
 }
 
 // runPoints runs all points and prints how many held.
-func runPoints(t *testing.T, suite string, points []point, run func(t *testing.T, name string, p point)) {
+func runPoints(t *testing.T, suite string, points []point, run func(t testing.TB, name string, p point)) {
 	var held atomic.Int64
 	t.Run("points", func(t *testing.T) {
 		for i, p := range points {
 			t.Run(p.String(), func(t *testing.T) {
 				t.Parallel()
-				run(t, fmt.Sprintf("%s-%03d", suite, i), p)
+				untilTried(t, fmt.Sprintf("%s-%03d", suite, i), func(t testing.TB, name string) { run(t, name, p) })
 				if !t.Failed() {
 					held.Add(1)
 				}
@@ -101,7 +101,7 @@ func TestFaultInCreateNeverKeepsTheNextApplyFromConverging(t *testing.T) {
 	points := pointsOf(w.link.Calls(), allFaults...)
 	mustDelete(t, w.backend, want.ID)
 
-	runPoints(t, "create", points, func(t *testing.T, name string, p point) {
+	runPoints(t, "create", points, func(t testing.TB, name string, p point) {
 		w := newWorld(t)
 		plantLease(t, name)
 		want := spec(t, name, guest.TinyIdle, true)
@@ -148,7 +148,7 @@ func TestFaultInDeleteLeavesNothingBehindAfterTheNextOne(t *testing.T) {
 	mustDelete(t, w.backend, want.ID)
 	points := pointsOf(added(before, w.link.Calls()), allFaults...)
 
-	runPoints(t, "delete", points, func(t *testing.T, name string, p point) {
+	runPoints(t, "delete", points, func(t testing.TB, name string, p point) {
 		w := newWorld(t)
 		plantLease(t, name)
 		want := spec(t, name, guest.TinyIdle, false)
@@ -181,7 +181,7 @@ func TestFaultInGetIsNeverTakenForNotFound(t *testing.T) {
 	points := pointsOf(added(before, w.link.Calls()), allFaults...)
 	points = append(points, pointsOf(map[uint32]int{wire.ProcAuthList: 1, wire.ProcConnectOpen: 1}, allFaults...)...)
 
-	runPoints(t, "get", points, func(t *testing.T, _ string, p point) {
+	runPoints(t, "get", points, func(t testing.TB, _ string, p point) {
 		w := newWorld(t)
 		w.link.Inject(p.rule())
 		ctx, cancel := context.WithTimeout(t.Context(), p.timeout())
@@ -200,7 +200,7 @@ func TestFaultInGetIsNeverTakenForNotFound(t *testing.T) {
 }
 
 // newBackend is what another process would use on the same link.
-func newBackend(t *testing.T, w world) *kvm.Backend {
+func newBackend(t testing.TB, w world) *kvm.Backend {
 	t.Helper()
 	backend := kvm.New(kvm.Config{
 		Hosts:         map[string]connection.Host{"lab": {Name: "lab", URI: "qemu+unix:///system?socket=" + w.socket}},
@@ -213,7 +213,7 @@ func newBackend(t *testing.T, w world) *kvm.Backend {
 	return backend
 }
 
-func mustCreate(t *testing.T, backend *kvm.Backend, want egress.Spec) egress.Instance {
+func mustCreate(t testing.TB, backend *kvm.Backend, want egress.Spec) egress.Instance {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -224,7 +224,7 @@ func mustCreate(t *testing.T, backend *kvm.Backend, want egress.Spec) egress.Ins
 	return made
 }
 
-func mustDelete(t *testing.T, backend *kvm.Backend, id egress.ProviderID) {
+func mustDelete(t testing.TB, backend *kvm.Backend, id egress.ProviderID) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -234,7 +234,7 @@ func mustDelete(t *testing.T, backend *kvm.Backend, id egress.ProviderID) {
 }
 
 // checkMade checks that the instance is there, whole, once.
-func checkMade(t *testing.T, backend *kvm.Backend, want egress.Spec) {
+func checkMade(t testing.TB, backend *kvm.Backend, want egress.Spec) {
 	t.Helper()
 	got, err := backend.Get(t.Context(), want.ID)
 	if err != nil {
@@ -257,7 +257,7 @@ func checkMade(t *testing.T, backend *kvm.Backend, want egress.Spec) {
 
 // checkFindable wants an instance to be found for as long as anything of it is
 // left: Terraform forgets what a refresh does not find.
-func checkFindable(t *testing.T, backend *kvm.Backend, want egress.Spec) {
+func checkFindable(t testing.TB, backend *kvm.Backend, want egress.Spec) {
 	t.Helper()
 	if _, err := backend.Get(t.Context(), want.ID); errors.Is(err, egress.ErrNotFound) {
 		checkNothingLeft(t, want)
@@ -266,7 +266,7 @@ func checkFindable(t *testing.T, backend *kvm.Backend, want egress.Spec) {
 	}
 }
 
-func checkNothingLeft(t *testing.T, want egress.Spec) {
+func checkNothingLeft(t testing.TB, want egress.Spec) {
 	t.Helper()
 	if state := domainState(t, want.ID.Name); state != "" {
 		t.Errorf("domain %s is left, %s", want.ID.Name, state)

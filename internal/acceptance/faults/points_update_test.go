@@ -24,7 +24,7 @@ func changed(was egress.Spec) egress.Spec {
 }
 
 // checkChanged checks that the instance is the same one, and as it is wanted.
-func checkChanged(t *testing.T, backend *kvm.Backend, made egress.Instance, want egress.Spec) {
+func checkChanged(t testing.TB, backend *kvm.Backend, made egress.Instance, want egress.Spec) {
 	t.Helper()
 	got, err := backend.Get(t.Context(), want.ID)
 	if err != nil {
@@ -50,7 +50,7 @@ func TestFaultInUpdateNeverKeepsTheNextApplyFromConverging(t *testing.T) {
 	checkChanged(t, w.backend, made, changed(was))
 	mustDelete(t, w.backend, was.ID)
 
-	runPoints(t, "update", points, func(t *testing.T, name string, p point) {
+	runPoints(t, "update", points, func(t testing.TB, name string, p point) {
 		w := newWorld(t)
 		plantLease(t, name)
 		was := spec(t, name, guest.TinyIdle, false)
@@ -98,7 +98,7 @@ func TestFaultInListIsAnErrorAndNeverAShorterList(t *testing.T) {
 	}
 	points := pointsOf(added(before, w.link.Calls()), allFaults...)
 	points = append(points, pointsOf(map[uint32]int{wire.ProcAuthList: 1, wire.ProcConnectOpen: 1}, allFaults...)...)
-	runPoints(t, "list", points, func(t *testing.T, _ string, p point) {
+	runPoints(t, "list", points, func(t testing.TB, _ string, p point) {
 		w := newWorld(t)
 		w.link.Inject(p.rule())
 		ctx, cancel := context.WithTimeout(t.Context(), p.timeout())
@@ -135,7 +135,7 @@ func TestFaultInAdoptionLeavesTheMachineAsItWasOrOurs(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	runPoints(t, "adopt", points, func(t *testing.T, name string, p point) {
+	runPoints(t, "adopt", points, func(t testing.TB, name string, p point) {
 		w := newWorld(t)
 		id := egress.ProviderID{Backend: egress.KVM, Location: "lab", Name: name}
 		defineForeign(t, name)

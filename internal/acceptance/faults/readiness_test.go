@@ -62,7 +62,7 @@ func TestProxyThatCannotBeReadyFailsTheCreateAndKeepsTheMachine(t *testing.T) {
 }
 
 // fakeProxy answers every request at addr, port 3128, alike.
-func fakeProxy(t *testing.T, addr netip.Addr, answer string) {
+func fakeProxy(t testing.TB, addr netip.Addr, answer string) {
 	t.Helper()
 	if out, err := exec.Command("ip", "address", "add", addr.String()+"/32", "dev", "lo").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)

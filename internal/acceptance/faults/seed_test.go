@@ -20,7 +20,7 @@ import (
 
 // readSeed reads the files of a seed, and its label, with xorriso, which shares no
 // code with what wrote it.
-func readSeed(t *testing.T, image string) (label string, files map[string]string) {
+func readSeed(t testing.TB, image string) (label string, files map[string]string) {
 	t.Helper()
 	out := t.TempDir()
 	extract := exec.CommandContext(t.Context(), "xorriso", "-osirrox", "on", "-abort_on", "WARNING", "-indev", image, "-extract", "/", out)

@@ -16,7 +16,7 @@ import (
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/hypervisor"
 )
 
-func mustUpdate(t *testing.T, backend *kvm.Backend, want egress.Spec) egress.Instance {
+func mustUpdate(t testing.TB, backend *kvm.Backend, want egress.Spec) egress.Instance {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -28,7 +28,7 @@ func mustUpdate(t *testing.T, backend *kvm.Backend, want egress.Spec) egress.Ins
 }
 
 // edit changes a domain's definition as a person does with virsh edit.
-func edit(t *testing.T, name string, pairs ...string) {
+func edit(t testing.TB, name string, pairs ...string) {
 	t.Helper()
 	text := virsh(t, "dumpxml", "--inactive", "--security-info", name)
 	edited := strings.NewReplacer(pairs...).Replace(text)
@@ -38,7 +38,7 @@ func edit(t *testing.T, name string, pairs ...string) {
 	define(t, edited)
 }
 
-func define(t *testing.T, definition string) {
+func define(t testing.TB, definition string) {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "domain.xml")
 	if err := os.WriteFile(file, []byte(definition), 0o600); err != nil {

@@ -20,6 +20,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/egressproxy/terraform-provider-egressproxy/internal/lab/packages"
@@ -66,8 +67,11 @@ type Hypervisor struct {
 	PoolDir string
 
 	options  Options
-	libvirtd *daemon
 	virtlogd *daemon
+	deaths   atomic.Int64
+
+	mu       sync.Mutex // over libvirtd and mounts
+	libvirtd *daemon
 	mounts   map[string]bool // the mount namespaces its daemons have had
 
 	leaseMutex sync.Mutex
@@ -140,6 +144,7 @@ func (h *Hypervisor) start(ctx context.Context) error {
 	if err = h.await(ctx, h.libvirtd); err != nil {
 		return err
 	}
+	go h.supervise(h.libvirtd) //nolint:contextcheck // for as long as the daemon lives, which is longer than ctx
 	return h.define(ctx)
 }
 
@@ -181,25 +186,58 @@ func (h *Hypervisor) Virsh(ctx context.Context, args ...string) (string, error) 
 
 // PID is libvirtd's, to look at the world from its namespaces. Restart gives it
 // another.
-func (h *Hypervisor) PID() int { return h.libvirtd.process.Pid }
+func (h *Hypervisor) PID() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.libvirtd.process.Pid
+}
+
+// Deaths is how often libvirtd has ended without being told to. It is started
+// again each time, as its systemd unit does (Restart=on-failure).
+func (h *Hypervisor) Deaths() int { return int(h.deaths.Load()) }
 
 // Restart kills libvirtd and starts it again, as a crash or a package upgrade
 // would; guests and network go on. It returns when the new daemon answers.
 func (h *Hypervisor) Restart(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.libvirtd.kill()
-	var err error
-	if h.libvirtd, err = h.startDaemon("libvirtd", h.Socket); err != nil {
+	return h.startAgain(ctx)
+}
+
+// supervise starts libvirtd again when it ends without being told to.
+func (h *Hypervisor) supervise(d *daemon) {
+	<-d.exited
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if d.ending.Load() {
+		return
+	}
+	h.deaths.Add(1)
+	if err := h.startAgain(context.Background()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+}
+
+// startAgain starts libvirtd in place of one that is gone; h.mu is held.
+func (h *Hypervisor) startAgain(ctx context.Context) error {
+	d, err := h.startDaemon("libvirtd", h.Socket)
+	if err == nil {
+		h.libvirtd = d
+		err = h.await(ctx, d)
+	}
+	if err != nil {
 		return fmt.Errorf("restarting libvirtd of hypervisor %s: %w", h.options.Name, err)
 	}
-	if err := h.await(ctx, h.libvirtd); err != nil {
-		return fmt.Errorf("restarting libvirtd of hypervisor %s: %w", h.options.Name, err)
-	}
+	go h.supervise(d) //nolint:contextcheck // likewise
 	return nil
 }
 
 // Stop destroys the guests and the network and ends the daemons. What is
 // gone already is no error, nor is a second Stop. It leaves Dir as it is.
 func (h *Hypervisor) Stop(ctx context.Context) error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.libvirtd.alive() {
 		if list, err := h.Virsh(ctx, "list", "--uuid"); err == nil {
 			for _, uuid := range strings.Fields(list) {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -113,6 +114,27 @@ func TestStopEndsGuestsOfADaemonThatDied(t *testing.T) {
 		case <-t.Context().Done():
 			t.Fatal("the guest's process is still there after Stop")
 		}
+	}
+}
+
+func TestDaemonThatDiesIsStartedAgainAndCounted(t *testing.T) {
+	h := start(t, Options{Dir: t.TempDir()})
+	startGuest(t, h)
+	if err := syscall.Kill(h.PID(), syscall.SIGABRT); err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for h.Deaths() == 0 {
+		select {
+		case <-tick.C:
+		case <-t.Context().Done():
+			t.Fatal("its death was not seen")
+		}
+	}
+	_ = h.PID() // known once it runs again
+	if got := virsh(t, h, "domstate", "guest"); got != "running" || h.Deaths() != 1 {
+		t.Errorf("after %d deaths the guest is %q, want running after 1", h.Deaths(), got)
 	}
 }
 
